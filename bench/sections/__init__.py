@@ -1,0 +1,18 @@
+"""What can be measured. A section takes the run (`Bench`) and answers a `Section`; order is the order printed."""
+
+from collections.abc import Callable
+
+from bench.driver import Bench
+from bench.sections import drains, enqueue, memory, pickup
+from bench.table import Section
+
+SECTIONS: dict[str, Callable[[Bench], Section]] = {
+    "drain-pg": drains.postgres,
+    "drain-sqlite": drains.sqlite,
+    "bulk": enqueue.bulk,
+    "single": enqueue.single,
+    "pickup": pickup.pickup,
+    "history": drains.history,
+    "memory": memory.memory,
+    "features": drains.features,
+}
