@@ -1,0 +1,60 @@
+# Everything a contributor does, by name. A fresh machine needs Python 3.11 or newer (with pip) and make.
+#
+#   make test PYTEST_ARGS='-k lease'      make run ARGS=--until-idle      make test PYTHON=python3.13
+
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Two stamps say what is installed: the tools of development, or only what the example needs. Whoever has the first
+# has the second. A change of pyproject.toml makes both out of date.
+DEV := $(VENV)/dev.stamp
+EXAMPLE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/example.stamp)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench docs clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(EXAMPLE) ## run the newsletter example (ARGS=--until-idle ends when all is sent)
+	$(BIN)/python examples/newsletter/run.py $(ARGS)
+
+# `worksteal`: whole days and kills take seconds, plans take microseconds, so an idle worker takes over what another
+# has queued. No test needs to share a worker with another one (`loadgroup`): each has a database of its own.
+test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS=4)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+lint: $(DEV) ## check style, types and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEV) ## measure (ARGS=--help says what)
+	$(BIN)/python -m bench $(ARGS)
+
+docs: $(DEV) ## check that every link in the documentation leads somewhere
+	$(BIN)/python docs/check_links.py
+
+clean: ## remove caches and build results; the virtualenv stays
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# `venv` does nothing to an environment that is there, and repairs one that was left half-made.
+define make_venv
+@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Duly needs Python 3.11 or newer: make PYTHON=python3.13 …")'
+@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+endef
+
+$(VENV)/dev.stamp: pyproject.toml
+	$(make_venv)
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/example.stamp: pyproject.toml
+	$(make_venv)
+	$(PIP) --editable '.[mail]' 'aiosmtpd>=1.4.6'
+	@touch $@
