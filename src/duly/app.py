@@ -1,0 +1,348 @@
+"""The application: the one place where tasks, settings and the database meet.
+
+``Duly(url)`` opens nothing until it is used. An embedded (SQLite) database makes its own tables at first use; a
+PostgreSQL is migrated by ``duly migrate``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, overload
+
+import orjson
+from sqlalchemy import Connection
+
+from duly.jobs.admin import JobAdmin
+from duly.jobs.ask import ask_why
+from duly.jobs.codec import encode_plain
+from duly.jobs.engine import Engine
+from duly.jobs.enqueue import NewJob
+from duly.jobs.job import Enqueued, Job
+from duly.jobs.queues import QueueSettings
+from duly.jobs.read import JobFilter
+from duly.jobs.session import borrowed
+from duly.jobs.task import Options, Task
+from duly.jobs.why import Check
+from duly.jobs.worker import Worker
+from duly.kernel.clock import Clock
+from duly.kernel.errors import InvalidArgument, UnknownTask
+from duly.kernel.events import Emitter, Listener
+from duly.kernel.gate import Rate
+from duly.kernel.payload import check_name, check_value
+from duly.settings import Settings
+from duly.storage import migrate
+from duly.storage.database import Database
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_KEEP: Any = object()
+
+
+class Duly:
+    """Tasks and a database.
+
+    ``database_url``: ``sqlite:///file.db`` or ``postgresql://user@host/name``; without it ``DULY_DATABASE_URL``, else
+    ``sqlite:///duly.db``. Every other setting is a keyword of the same name (see ``duly doctor --settings``). Raises
+    InvalidArgument for a setting that cannot be used.
+    """
+
+    def __init__(self, database_url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> None:
+        self.settings = Settings.load(database_url=database_url, **settings)
+        self.events = Emitter()
+        self.db = Database(self.settings, clock)
+        self.engine = Engine(self.db, self.events)
+        self.queues = Queues(self)
+        self.gate = Gate(self)
+        self.jobs = Jobs(self)
+        self._checked = False
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ tasks
+
+    @overload
+    def task(self, name: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(self, name: str | None = None, /, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(self, name: Any = None, /, **options: Any) -> Any:
+        """Define a task. ``name`` defaults to the function's.
+
+        Options: ``queue`` ("default"), ``max_attempts``, ``backoff`` (Backoff), ``timeout`` (seconds), ``priority``,
+        ``run_in`` ("thread" or "process", for plain functions), ``audit_action``, ``wait_for_children`` ("fail" or
+        "ignore"). Raises InvalidArgument for a name that is taken or a parameter that cannot be carried.
+        """
+        if callable(name):
+            return self._define(name, name.__name__, {})
+        return lambda fn: self._define(fn, name or fn.__name__, options)
+
+    def _define(self, fn: Callable[..., Any], name: str, options: dict[str, Any]) -> Task[Any, Any]:
+        if isinstance(fn, Task):
+            fn = fn.fn
+        try:
+            made: Task[Any, Any] = Task(name, fn, app=self, **options)
+        except TypeError as error:
+            raise InvalidArgument(f"task {name}", f"{error}.") from None
+        known = self.engine.tasks.get(name)
+        if known is not None and (known.fn.__module__, known.fn.__qualname__) != (fn.__module__, fn.__qualname__):
+            raise InvalidArgument(
+                f"task {name}",
+                f"is defined twice: in {known.fn.__module__} and in {fn.__module__}.",
+                "Give one another name.",
+            )
+        self.engine.tasks[name] = made
+        return made
+
+    # ------------------------------------------------------------------ enqueue
+
+    def enqueue(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> Enqueued:
+        """Make a job by name, also of a task that is defined elsewhere. ``options`` as for ``Task.using``.
+
+        The input of a task known here is checked by its annotations; of others it is carried as plain JSON.
+        """
+        chosen = self._options(options)
+        return self._put([self._by_name(name, input or {}, chosen)], chosen)[0]
+
+    async def aenqueue(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> Enqueued:
+        """As ``enqueue``, for callers on an event loop."""
+        chosen = self._options(options)
+        new = self._by_name(name, input or {}, chosen)
+        return (await self._aput([new], chosen))[0]
+
+    def enqueue_many(self, name: str, inputs: Iterable[Mapping[str, Any]], **options: Any) -> list[Enqueued]:
+        """Make many jobs of one task, all in one transaction, in order."""
+        chosen = self._options(options)
+        return self._put([self._by_name(name, one, chosen) for one in inputs], chosen)
+
+    def enqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
+        return self._put([self._of_task(task, arguments, options)], options)[0]
+
+    def enqueue_tasks(
+        self, task: Task[Any, Any], many: Iterable[Mapping[str, Any]], options: Options
+    ) -> list[Enqueued]:
+        if options.key is not None:
+            raise InvalidArgument(
+                "key", "is given for many jobs.", "Enqueue them one by one, or give each its key with app.enqueue."
+            )
+        return self._put([self._of_task(task, one, options) for one in many], options)
+
+    async def aenqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
+        return (await self._aput([self._of_task(task, arguments, options)], options))[0]
+
+    def _options(self, given: Mapping[str, Any]) -> Options:
+        from duly.jobs.task import _options
+
+        return _options(given)
+
+    def _by_name(self, name: str, input: Mapping[str, Any], o: Options) -> NewJob:
+        task = self.engine.tasks.get(name)
+        if task is not None:
+            return self._of_task(task, input, o)
+        check_name(name, "task name")
+        if not isinstance(input, Mapping):
+            raise InvalidArgument(
+                "input", f"is of type {type(input).__name__}; it must be a mapping of argument names to values."
+            )
+        return self._new(name, "default", encode_plain(dict(input), "input", self.settings.max_payload), 0, None, o)
+
+    def _of_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], o: Options) -> NewJob:
+        text = task.codec.encode(arguments, self.settings.max_payload)
+        return self._new(task.name, task.queue, text, task.priority, task.max_attempts, o)
+
+    def _new(self, name: str, queue: str, text: str, priority: int, max_attempts: int | None, o: Options) -> NewJob:
+        meta = None
+        if o.meta is not None:
+            check_value(dict(o.meta), "meta")
+            meta = orjson.dumps(dict(o.meta)).decode()
+        unique: str | float = "forever"
+        if o.unique_until is not None:
+            unique = o.unique_until.total_seconds() if isinstance(o.unique_until, timedelta) else o.unique_until
+        parent = o.parent.id if isinstance(o.parent, Job) else o.parent.job.id if hasattr(o.parent, "job") else o.parent
+        return NewJob(
+            tenant=o.tenant or self.settings.tenant, queue=o.queue or queue, task=name, input=text,
+            max_attempts=o.max_attempts or max_attempts or self.settings.max_attempts, priority=priority if o.priority is None else o.priority,
+            run_at=o.run_at, delay=o.delay(), key=o.key, unique=unique, on_conflict=o.on_conflict, concurrency_key=o.concurrency_key,
+            parent_id=parent, meta=meta,
+        )  # fmt: skip
+
+    def _put(self, new: list[NewJob], options: Options) -> list[Enqueued]:
+        if options.session is not None:
+            connection = borrowed(options.session, asynchronous=False)
+            return self.engine.maker.make_in(connection, new)
+        self.open()
+        return [self.engine.maker.make(new[0])] if len(new) == 1 else self.engine.maker.make_many(new)
+
+    async def _aput(self, new: list[NewJob], options: Options) -> list[Enqueued]:
+        session = options.session
+        if session is None:
+            return await self.db.arun(self._put, new, options)
+        if hasattr(session, "run_sync"):  # AsyncSession and AsyncConnection
+            made: list[Enqueued] = await session.run_sync(
+                lambda s: self.engine.maker.make_in(borrowed(s, asynchronous=True), new)
+            )
+            return made
+        return self.engine.maker.make_in(borrowed(session, asynchronous=False), new)
+
+    # ------------------------------------------------------------------ work
+
+    def worker(
+        self,
+        queues: Mapping[str, int] | Iterable[str] | None = None,
+        *,
+        concurrency: int | None = None,
+        name: str | None = None,
+    ) -> Worker:
+        """A worker for some queues: ``{"mail": 10, "default": 20}``, or names that get ``concurrency`` slots each.
+
+        Without ``queues`` it serves ``default`` and the queue of every task defined here.
+        """
+        self.open()
+        each = concurrency or self.settings.concurrency
+        if queues is None:
+            queues = ["default", *sorted({t.queue for t in self.engine.tasks.values()} - {"default"})]
+        if not isinstance(queues, Mapping):
+            queues = dict.fromkeys(queues, each)
+        if not self.engine.tasks:
+            raise InvalidArgument(
+                "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."
+            )
+        return Worker(self.engine, queues, name)
+
+    def find_task(self, name: str) -> Task[Any, Any]:
+        """A task defined here. Raises UnknownTask."""
+        try:
+            return self.engine.tasks[name]
+        except KeyError:
+            raise UnknownTask(name, tuple(sorted(self.engine.tasks))) from None
+
+    # ------------------------------------------------------------------ database
+
+    def open(self) -> None:
+        """Check the schema once; an embedded database is made or upgraded. Raises SchemaMissing or SchemaTooNew."""
+        if not self._checked:
+            with self._lock:
+                if not self._checked:
+                    migrate.ensure(self.db)
+                    self._checked = True
+
+    def migrate(self) -> tuple[str | None, str]:
+        """Bring the database to the revision of this code. Returns (before, after)."""
+        out = migrate.migrate(self.db)
+        self._checked = True
+        return out
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.db.close()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Hear every event; returns a function that stops it."""
+        return self.events.listen(listener)
+
+    def why(self, ident: int, tenant: str | None = None) -> list[Check]:
+        """Why a job does not run: every condition, met or not, each with its remedy. Raises NotFound."""
+        self.open()
+        return ask_why(self.engine, ident, tenant)
+
+    def _write(self, fn: Callable[[Connection], R]) -> R:
+        self.open()
+        out = self.db.write(fn)
+        self.db.bells.ring()
+        return out
+
+    def _read(self, fn: Callable[[Connection], R]) -> R:
+        self.open()
+        return self.db.read(fn)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queues:
+    """``app.queues``: what operators set."""
+
+    app: Duly
+
+    def set(
+        self,
+        name: str,
+        *,
+        limit: int | None = _KEEP,
+        key_limit: int | None = _KEEP,
+        rate: tuple[int, float] | Rate | None = _KEEP,
+        fair: bool = _KEEP,
+        actor: str = "code",
+    ) -> QueueSettings:
+        """Limits of a queue; what is not given stays, None takes a limit away.
+
+        ``limit``: how many of its jobs run at once in the whole cluster. ``key_limit``: how many with the same concurrency
+        key. ``rate``: (count, seconds). ``fair``: tenants take turns at equal priority.
+        """
+        chosen: dict[str, Any] = {}
+        for key, value in (("limit", limit), ("key_limit", key_limit), ("rate", rate), ("fair", fair)):
+            if value is not _KEEP:
+                chosen[key] = Rate(*value) if key == "rate" and isinstance(value, tuple) else value
+        return self.app._write(lambda c: self.app.engine.queues.set(c, name, actor, **chosen))
+
+    def pause(self, name: str, reason: str = "", actor: str = "code") -> QueueSettings:
+        return self.app._write(lambda c: self.app.engine.queues.pause(c, name, actor, reason))
+
+    def resume(self, name: str, actor: str = "code") -> QueueSettings:
+        return self.app._write(lambda c: self.app.engine.queues.resume(c, name, actor))
+
+    def get(self, name: str) -> QueueSettings:
+        return self.app._read(lambda c: self.app.engine.queues.get(c, name))
+
+    def all(self) -> dict[str, QueueSettings]:
+        return self.app._read(self.app.engine.queues.all)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gate:
+    """``app.gate``: the global online gate. While it is closed no worker claims anything; enqueueing goes on."""
+
+    app: Duly
+
+    @property
+    def is_online(self) -> bool:
+        return self.app._read(self.app.engine.queues.online)
+
+    def online(self, actor: str = "code", reason: str = "") -> None:
+        self.app._write(lambda c: self.app.engine.queues.set_online(c, True, actor, reason))
+
+    def offline(self, actor: str = "code", reason: str = "") -> None:
+        self.app._write(lambda c: self.app.engine.queues.set_online(c, False, actor, reason))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Jobs:
+    """``app.jobs``: looking at jobs and acting on them."""
+
+    app: Duly
+
+    @property
+    def admin(self) -> JobAdmin:
+        self.app.open()
+        return JobAdmin(self.app.engine)
+
+    def get(self, ident: int, tenant: str | None = None) -> Job:
+        """One job. Raises NotFound."""
+        return self.app._read(lambda c: self.app.engine.reader.get(c, ident, tenant))
+
+    def find(self, limit: int = 50, below: int | None = None, **filters: Any) -> list[Job]:
+        """Jobs, newest first. Filters are the fields of ``JobFilter``."""
+        return self.app._read(lambda c: self.app.engine.reader.find(c, JobFilter(**filters), limit, below))
+
+    def count(self, **filters: Any) -> int:
+        return self.app._read(lambda c: self.app.engine.reader.count(c, JobFilter(**filters)))
+
+    def cancel(
+        self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, children: bool = False
+    ) -> Job:
+        return self.admin.cancel(ident, actor, tenant, reason, children)
+
+    def replay(
+        self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, force: bool = False
+    ) -> Job:
+        return self.admin.replay(ident, actor, tenant, reason, force)

@@ -1,0 +1,50 @@
+"""The trail and its seals.
+
+``audit_log`` only grows: a trigger refuses UPDATE and DELETE on both databases. ``audit_seals`` is the hash chain over
+it, one link per batch, written by a background pass so that the hot path pays for one plain INSERT and nothing else.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Identity, Index, Integer, LargeBinary, Table, Text
+
+from duly.storage.schema import metadata
+from duly.storage.types import Id, Instant, Json
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", Id, Identity(always=False), primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("tenant", Text, nullable=False),
+    #: Who did it: a worker's name, ``cli:<user>``, ``api:<token name>``, ``system``.
+    Column("actor", Text, nullable=False),
+    #: info, warning or error.
+    Column("level", Text, nullable=False),
+    #: What was done, in capitals: EMAIL_SENT, JOB_EXHAUSTED_RETRIES, ATLAS_OFFLINE …
+    Column("action", Text, nullable=False),
+    #: To what: a noun and its number or name.
+    Column("entity", Text, nullable=False),
+    Column("entity_id", Text, nullable=False),
+    Column("meta", Json, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_audit_log_entity", audit_log.c.entity_id, audit_log.c.entity)
+
+audit_seals = Table(
+    "audit_seals",
+    metadata,
+    Column("id", Id, Identity(always=False), primary_key=True),
+    Column("sealed_at", Instant, nullable=False),
+    Column("first_id", Id, nullable=False),
+    Column("last_id", Id, nullable=False),
+    Column("rows", Integer, nullable=False),
+    #: For each row: its id (8 bytes, big endian) and the first 16 bytes of the SHA-256 of its canonical text.
+    Column("entries", LargeBinary, nullable=False),
+    #: Ids inside the range that were not visible at sealing time: rolled back, or not committed yet (then sealed later).
+    Column("gaps", Json, nullable=False),
+    Column("previous", LargeBinary, nullable=False),
+    #: SHA-256 over ``previous``, the range and ``entries``.
+    Column("hash", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)

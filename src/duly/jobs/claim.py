@@ -1,0 +1,64 @@
+"""How much to claim. A lane is one queue as one worker serves it; ``Lane.room`` is a pure answer from its counts.
+
+A claim never takes more than can start soon: the free slots, and on queues that nothing governs a prefetch that lasts a
+tenth of a second at the pace the lane has shown. A backlog of short jobs is therefore claimed in hundreds, long jobs one
+by one, without anybody setting a number.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The prefetch lasts this many seconds at the present pace.
+HORIZON = 0.1
+#: A prefetched job that has not started after this many seconds is given back.
+STALE = 1.0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One queue as this worker serves it. Changed on the event loop's thread; ``outstanding`` under the worker's lock."""
+
+    name: str
+    concurrency: int
+    batch: int
+    #: Running now.
+    running: int = 0
+    #: Claimed and not started yet: (run, monotonic instant of the claim).
+    buffer: deque[tuple[Any, float]] = field(default_factory=deque)
+    #: Claimed and not settled yet.
+    outstanding: int = 0
+    #: Runs that ended, ever, and at the last look.
+    ended: int = 0
+    seen_ended: int = 0
+    seen_at: float = 0.0
+    #: Runs ended per second, smoothed.
+    pace: float = 0.0
+    #: The queue is governed: no prefetch, claimed one by one.
+    governed: bool = False
+
+    def look(self, now: float) -> None:
+        """Take note of the pace. ``now`` is monotonic."""
+        elapsed = now - self.seen_at
+        if elapsed < 0.005:
+            return
+        fresh = (self.ended - self.seen_ended) / elapsed
+        # quick to grow, quicker to shrink: a prefetch that is too deep holds work back from others
+        self.pace = fresh if fresh < self.pace else 0.5 * self.pace + 0.5 * fresh
+        self.seen_ended, self.seen_at = self.ended, now
+
+    def room(self) -> int:
+        """How many jobs to ask for now; 0 while it is not worth asking."""
+        waiting = self.running + len(self.buffer)
+        free = self.concurrency - waiting
+        if self.governed:
+            return max(0, min(free, self.batch))
+        depth = min(self.batch, int(self.pace * HORIZON))
+        want = free + depth
+        # a long line of unsettled jobs means that storage is behind: more claims would not help
+        want = min(want, self.batch, self.concurrency + 4 * self.batch - self.outstanding)
+        if want <= 0 or (free <= 0 and want < depth // 2):
+            return 0
+        return want

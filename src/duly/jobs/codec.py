@@ -1,0 +1,215 @@
+"""Carrying arguments: typed values in, JSON text in the row, the same typed values out.
+
+A task's signature is read once and becomes a pydantic model: each argument is checked and encoded by its annotation when
+the job is enqueued (so a wrong one is refused where the mistake is, naming the parameter) and decoded the same way when it
+runs. A parameter without an annotation carries plain JSON only. Parameters that the worker fills in by itself (``job``,
+``session``) are not part of the input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import orjson
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from duly.kernel.errors import InvalidArgument, InvalidPayload
+from duly.kernel.payload import check_size, check_text, check_value
+
+_CONFIG = ConfigDict(
+    arbitrary_types_allowed=False,
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    ser_json_inf_nan="constants",
+    ser_json_timedelta="iso8601",
+    extra="forbid",
+    hide_input_in_errors=True,
+    protected_namespaces=(),
+)
+#: Texts in an encoding that make a closer look worth while (a float that is not finite may have become null).
+_SUSPECTS = (b"\\u0000", b"NaN", b"Infinity", b":null", b"[null", b",null")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arguments:
+    """The decoded arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Codec:
+    """How one function's arguments travel.
+
+    ``injected`` names parameters the worker supplies. Raises InvalidArgument at definition for what can never travel.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str, injected: Mapping[str, Any]) -> None:
+        self.task = name
+        self.signature = inspect.signature(fn)
+        try:
+            hints = get_type_hints(fn, include_extras=True)
+        except NameError as error:
+            raise InvalidArgument(f"task {name}", f"has an annotation that cannot be resolved: {error}.") from None
+        fields: dict[str, Any] = {}
+        #: (parameter, field, positional-only?, untyped?)
+        self.parameters: list[tuple[str, str, bool, bool]] = []
+        self.rest: str | None = None
+        visible: list[inspect.Parameter] = []
+        for position, p in enumerate(self.signature.parameters.values()):
+            if p.name in injected:
+                continue
+            visible.append(p)
+            if p.kind is p.VAR_POSITIONAL:
+                raise InvalidArgument(
+                    f"task {name}",
+                    f"takes *{p.name}, and positional rests have no names to be stored under.",
+                    "Take a list.",
+                )
+            if p.kind is p.VAR_KEYWORD:
+                self.rest = p.name
+                continue
+            kind = hints.get(p.name, Any)
+            inner = f"f{position}"
+            required = ... if p.default is p.empty else None
+            fields[inner] = (kind, Field(default=required, alias=p.name))
+            self.parameters.append((p.name, inner, p.kind is p.POSITIONAL_ONLY, kind is Any or kind is object))
+        self.visible = self.signature.replace(parameters=visible, return_annotation=inspect.Signature.empty)
+        config = ConfigDict(**{**_CONFIG, "extra": "allow"}) if self.rest else _CONFIG
+        try:
+            self.model: type[BaseModel] = create_model(f"Input of {name}", __config__=config, **fields)
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            raise InvalidArgument(
+                f"task {name}",
+                f"has a parameter whose type cannot be carried as JSON: {str(error).splitlines()[0]}",
+                "Use a dataclass, a pydantic model or plain types.",
+            ) from None
+        self._validate = self.model.__pydantic_validator__.validate_python
+        self._decode = self.model.__pydantic_validator__.validate_json
+        self._dump = self.model.__pydantic_serializer__.to_json
+        self._untyped = [(n, f) for n, f, _, untyped in self.parameters if untyped]
+        self._names = [(n, f) for n, f, _, _ in self.parameters]
+
+    # ------------------------------------------------------------------ there
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name. Raises InvalidArgument, as the call itself would raise TypeError."""
+        if not args and not self.rest:
+            return dict(kwargs)
+        try:
+            bound = self.visible.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidArgument(f"task {self.task}", f"{error}.") from None
+        if self.rest is not None:
+            bound.update(bound.pop(self.rest, {}))
+        return dict(bound)
+
+    def encode(self, arguments: Mapping[str, Any], limit: int) -> str:
+        """JSON text of the arguments given by name. Raises InvalidArgument or InvalidPayload naming the parameter."""
+        try:
+            model = self._validate(arguments)
+        except ValidationError as error:
+            raise self._refused(error) from None
+        values = model.__dict__
+        for name, inner in self._untyped:
+            if inner in model.__pydantic_fields_set__:
+                check_value(values[inner], name)
+        if self.rest and model.__pydantic_extra__:
+            check_value(dict(model.__pydantic_extra__), "")
+        try:
+            encoded: bytes = self._dump(model, by_alias=True, exclude_unset=True)
+        except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
+            self._find(arguments)
+            raise InvalidPayload(f"task {self.task}", f"has an argument that cannot be encoded: {error}.") from None
+        for suspect in _SUSPECTS:
+            if suspect in encoded:
+                self._find(arguments)
+                break
+        check_size(len(encoded), limit, f"the input of task {self.task}")
+        return encoded.decode()
+
+    def _find(self, arguments: Mapping[str, Any]) -> None:
+        """Walk the arguments as plain values and name the first that cannot be carried, if plain values tell."""
+        for name, value in arguments.items():
+            try:
+                plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
+            except Exception:
+                plain = value
+            if isinstance(value, str):
+                check_text(value, name)
+            check_value(plain, name)
+
+    def _refused(self, error: ValidationError) -> InvalidArgument:
+        first = error.errors(include_url=False, include_input=False)[0]
+        names = {f: n for n, f in self._names}
+        where = [names.get(str(part), part) for part in first["loc"]]
+        path = str(where[0]) if where else self.task
+        for part in where[1:]:
+            path += f"[{part}]" if isinstance(part, int) else f".{part}"
+        message = first["msg"]
+        if first["type"] == "extra_forbidden":
+            message = f"is not a parameter of task {self.task}"
+        elif first["type"] == "missing":
+            message = f"is required by task {self.task}"
+        return InvalidArgument(path, message[0].lower() + message[1:] + ".")
+
+    # ------------------------------------------------------------------ and back
+
+    def decode(self, text: str) -> Arguments:
+        """The arguments as they were sent. Raises InvalidArgument when the stored input no longer fits the signature."""
+        try:
+            model = self._decode(text)
+        except ValidationError as error:
+            raise self._refused(error) from None
+        given, values = model.__pydantic_fields_set__, model.__dict__
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, inner, positional, _ in self.parameters:
+            if inner in given:
+                if positional:
+                    args.append(values[inner])
+                else:
+                    kwargs[name] = values[inner]
+        if self.rest and model.__pydantic_extra__:
+            kwargs.update(model.__pydantic_extra__)
+        return Arguments(tuple(args), kwargs)
+
+
+def encode_plain(value: Any, what: str, limit: int) -> str:
+    """JSON text of plain values, for jobs enqueued by name. Raises InvalidPayload with the path."""
+    check_value(value, what if not isinstance(value, dict) else "")
+    encoded = orjson.dumps(value)
+    check_size(len(encoded), limit, what)
+    return encoded.decode()
+
+
+def encode_output(value: Any, limit: int) -> tuple[str | None, str | None]:
+    """(JSON text, problem). A result that cannot be stored never hangs its job: the text is None then, the problem says why."""
+    if value is None:
+        return "{}", None
+    try:
+        encoded = orjson.dumps(value, default=_jsonable, option=orjson.OPT_NON_STR_KEYS)
+    except Exception as error:
+        return None, f"the result of type {type(value).__name__} cannot be stored: {error}"
+    if len(encoded) > limit:
+        return None, f"the result is {len(encoded):,} bytes when encoded; the limit is {limit:,}"
+    text = encoded.decode()
+    if "\\u0000" in text:
+        return None, "the result contains the NUL character"
+    return text, None
+
+
+def _jsonable(value: Any) -> Any:
+    return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null")

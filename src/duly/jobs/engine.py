@@ -1,0 +1,96 @@
+"""The jobs room put together: one database, its stores, and the tasks that are known here.
+
+Workers, the command line and the application all hold one of these. It decides nothing and runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, literal, or_, select
+
+from duly.jobs.enqueue import JobMaker
+from duly.jobs.queues import QueueStore
+from duly.jobs.read import JobReader
+from duly.jobs.settle import Policy
+from duly.jobs.store import FAR, JobStore
+from duly.jobs.tables import jobs
+from duly.jobs.task import Task
+from duly.kernel.backoff import Backoff
+from duly.kernel.clock import Clock
+from duly.kernel.events import Emitter
+from duly.settings import Settings
+from duly.storage.database import Database
+
+
+class Engine:
+    """Everything about jobs that needs a database."""
+
+    def __init__(self, db: Database, emitter: Emitter) -> None:
+        self.db, self.emitter = db, emitter
+        self.settings: Settings = db.settings
+        self.clock: Clock = db.clock
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self._policies: dict[str, Policy] = {}
+        self.reader = JobReader(db)
+        self.store = JobStore(db, self.policy)
+        self.queues = QueueStore(db, self.store)
+        self.maker = JobMaker(db, self.reader)
+
+    @property
+    def task_names(self) -> list[str]:
+        return list(self.tasks)
+
+    def policy(self, name: str) -> Policy:
+        """What the task says about the end of its runs; the defaults for a task that is not known here."""
+        found = self._policies.get(name)
+        if found is None:
+            task = self.tasks.get(name)
+            if task is None:
+                return Policy(Backoff(), f"{name}_COMPLETED", self.settings.audit_success)
+            found = self._policies[name] = Policy(
+                task.backoff, task.completed_action, self.settings.audit_success, task.wait_for_children
+            )
+        return found
+
+    def any_ready(self, names: Sequence[str]) -> bool:
+        """Is any job of these queues ready? A cheap question before a claim that would have to write."""
+        query = (
+            select(literal(1))
+            .where(jobs.c.queue.in_(names), jobs.c.status == "queued", jobs.c.due_at.is_(None))
+            .limit(1)
+        )
+        return self.db.read(lambda c: c.execute(query).first()) is not None
+
+    def any_claimable(self, names: Sequence[str]) -> bool:
+        """Is any job of these queues ready whose task is known here?"""
+        mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names)]
+        query = select(literal(1)).where(*mine, jobs.c.status == "queued", jobs.c.due_at.is_(None)).limit(1)
+        return self.db.read(lambda c: c.execute(query).first()) is not None
+
+    def busy(self, names: Sequence[str], horizon: float = 0.0) -> bool:
+        """Is there work that a worker of these queues could still do: running anywhere, ready, or due within ``horizon`` seconds?
+
+        Held work does not count: a paused queue or a closed gate would keep it busy for ever.
+        """
+
+        def ask(connection: Connection) -> bool:
+            now = self.clock.now()
+            mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names)]
+            running = select(jobs.c.id).where(*mine, jobs.c.status == "running").limit(1)
+            if connection.execute(running).first() is not None:
+                return True
+            if not self.queues.online(connection):
+                return False
+            held = [s.name for s in self.queues.all(connection).values() if s.paused_at is not None]
+            soon = or_(jobs.c.due_at.is_(None), jobs.c.due_at <= now + timedelta(seconds=horizon))
+            waiting = select(jobs.c.id).where(
+                *mine, jobs.c.status == "queued", soon, jobs.c.due_at.is_(None) | (jobs.c.due_at < FAR)
+            )
+            if held:
+                waiting = waiting.where(jobs.c.queue.not_in(held))
+            return connection.execute(waiting.limit(1)).first() is not None
+
+        return self.db.read(ask)

@@ -1,0 +1,255 @@
+"""Making jobs: one or many, with and without keys, in a transaction of our own or in the caller's.
+
+Uniqueness is never checked and then relied on. A key is taken by inserting it; who finds it taken is given the job that
+has it. Both the key and its job are written by one transaction, so nobody sees one without the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, bindparam, select, text
+
+from duly.jobs.job import Enqueued, Job, Status
+from duly.jobs.read import JobReader
+from duly.jobs.sql import postgres, sqlite
+from duly.jobs.tables import queues
+from duly.kernel.errors import KeyConflict
+from duly.storage.database import Database
+from duly.storage.rows import encode, relation
+from duly.storage.types import Instant
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job to be made, everything decided but its id and the present instant."""
+
+    tenant: str
+    queue: str
+    task: str
+    #: Encoded arguments (JSON text).
+    input: str
+    max_attempts: int
+    priority: int = 0
+    run_at: datetime | None = None
+    #: Seconds from now, instead of run_at.
+    delay: float | None = None
+    key: str | None = None
+    #: start, done, forever, or the seconds for which the key is taken.
+    unique: str | float = "forever"
+    on_conflict: str = "return"
+    concurrency_key: str | None = None
+    parent_id: int | None = None
+    meta: str | None = None
+
+    @property
+    def scope(self) -> str:
+        return self.unique if isinstance(self.unique, str) else "until"
+
+    @property
+    def payload_hash(self) -> str:
+        return hashlib.sha256(f"{self.task}\n{self.input}".encode()).hexdigest()
+
+
+_KEY_COLUMNS = {
+    "tenant": "text", "queue": "text", "key": "text", "job_id": "bigint", "payload_hash": "text", "scope": "text",
+    "until": "timestamptz", "created_at": "timestamptz",
+}  # fmt: skip
+
+
+def _take_keys(is_sqlite: bool) -> Any:
+    # "WHERE true" is needed by SQLite's parser between SELECT … FROM and ON CONFLICT
+    return text(f"""
+        INSERT INTO job_keys (tenant, queue, key, job_id, payload_hash, scope, until, created_at)
+        SELECT r.tenant, r.queue, r.key, r.job_id, r.payload_hash, r.scope, r.until, r.created_at FROM {relation(is_sqlite, _KEY_COLUMNS)}
+         WHERE true
+         ORDER BY r.tenant, r.queue, r.key
+            ON CONFLICT (tenant, queue, key) DO UPDATE
+           SET job_id = excluded.job_id, payload_hash = excluded.payload_hash, scope = excluded.scope, until = excluded.until,
+               created_at = excluded.created_at
+         WHERE job_keys.until IS NOT NULL AND job_keys.until <= excluded.created_at
+     RETURNING job_id""")
+
+
+def _find_keys(is_sqlite: bool) -> Any:
+    return text(f"""
+        SELECT k.tenant, k.queue, k.key, k.job_id, k.payload_hash FROM {relation(is_sqlite, {"tenant": "text", "queue": "text", "key": "text"})}
+          JOIN job_keys k ON k.tenant = r.tenant AND k.queue = r.queue AND k.key = r.key""")
+
+
+class JobMaker:
+    """Every INSERT of jobs and keys."""
+
+    def __init__(self, db: Database, reader: JobReader) -> None:
+        self.db, self.reader = db, reader
+        self.sql: Any = sqlite if db.is_sqlite else postgres
+        self._take = _take_keys(db.is_sqlite)
+        self._find = _find_keys(db.is_sqlite)
+        self._one = self.sql.INSERT_ONE
+        if db.is_sqlite:
+            self._one = self._one.bindparams(*(bindparam(n, type_=Instant) for n in ("run_at", "due_at", "now")))
+
+    # ------------------------------------------------------------------ doors
+
+    def make(self, new: NewJob) -> Enqueued:
+        """One job in a transaction of its own."""
+        if new.key is None:
+            # no key, one statement
+            made = Enqueued(self.db.once(lambda c: self._insert_one(c, new)), True)
+        else:
+            made = self.db.write(lambda c: self._insert_many(c, [new], own=True))[0]
+        self.db.bells.ring()
+        return made
+
+    def make_many(self, new: Sequence[NewJob]) -> list[Enqueued]:
+        """Many jobs in one transaction of its own, in order."""
+        if not new:
+            return []
+        made = self.db.write(lambda c: self._insert_many(c, new, own=True))
+        self.db.bells.ring()
+        return made
+
+    def make_in(self, connection: Connection, new: Sequence[NewJob]) -> list[Enqueued]:
+        """Jobs in the caller's transaction: they exist when, and only when, it commits."""
+        if len(new) == 1 and new[0].key is None:
+            return [Enqueued(self._insert_one(connection, new[0]), True)]
+        return self._insert_many(connection, new, own=False)
+
+    # ------------------------------------------------------------------ statements
+
+    def _insert_one(self, connection: Connection, new: NewJob) -> Job:
+        now = self.db.stamp()
+        parameters: dict[str, Any] = {
+            "tenant": new.tenant, "queue": new.queue, "task": new.task, "priority": new.priority, "input": new.input,
+            "max_attempts": new.max_attempts, "concurrency_key": new.concurrency_key, "parent_id": new.parent_id, "meta": new.meta, "now": now,
+        }  # fmt: skip
+        if self.db.is_sqlite:
+            assert now is not None
+            run_at, due_at = _when(new, now)
+            created_at = now
+            parameters |= {"run_at": run_at, "due_at": due_at}
+            ident = connection.execute(self._one, parameters).scalar_one()
+        else:
+            parameters |= {"run_at": new.run_at, "delay": new.delay, "notify": self.db.settings.notify}
+            ident, *instants, _ = connection.execute(self._one, parameters).one()
+            run_at, due_at, created_at = (i if i is None else i.astimezone(UTC) for i in instants)
+        if new.concurrency_key is not None:
+            self._govern(connection, {new.queue})
+        return _job(new, ident, created_at, run_at, due_at)
+
+    def _insert_many(self, connection: Connection, new: Sequence[NewJob], own: bool) -> list[Enqueued]:
+        db = self.db
+        now = self.sql.sent(connection, db.stamp())
+        ids = db.next_ids(connection, "jobs", len(new))
+        names = {n.queue for n in new}
+        fair = set(connection.execute(select(queues.c.name).where(queues.c.name.in_(names), queues.c.fair)).scalars())
+        owners = self._take_all_keys(connection, new, ids, now)
+        rows, out = [], []
+        for n, ident in zip(new, ids, strict=True):
+            owner = owners.get(ident)
+            if owner is not None:
+                out.append(owner)
+                continue
+            run_at, due_at = _when(n, now)
+            rows.append({
+                "id": ident, "tenant": n.tenant, "queue": n.queue, "task": n.task, "priority": n.priority, "run_at": run_at, "due_at": due_at,
+                "input": n.input, "max_attempts": n.max_attempts, "key": n.key, "key_scope": n.scope if n.key is not None else None,
+                "concurrency_key": n.concurrency_key, "parent_id": n.parent_id, "meta": n.meta, "created_at": now, "fair": n.queue in fair,
+            })  # fmt: skip
+            out.append(Enqueued(_job(n, ident, now, run_at, due_at), True))
+        if rows:
+            self.sql.insert_many(connection, rows, own)
+            keyed = {n.queue for n in new if n.concurrency_key is not None}
+            if keyed:
+                self._govern(connection, keyed)
+            if db.settings.notify:
+                self.sql.ring(connection, sorted(names))
+        return out
+
+    def _take_all_keys(
+        self, connection: Connection, new: Sequence[NewJob], ids: Sequence[int], now: datetime
+    ) -> dict[int, Enqueued]:
+        """Take the keys. Returns, for each id that got none, the job that has its key."""
+        first: dict[tuple[str, str, str], int] = {}
+        wanted: dict[int, NewJob] = {}
+        for n, ident in zip(new, ids, strict=True):
+            if n.key is not None:
+                wanted[ident] = n
+                first.setdefault((n.tenant, n.queue, n.key), ident)
+        if not wanted:
+            return {}
+        rows = [
+            {
+                "tenant": n.tenant, "queue": n.queue, "key": n.key, "job_id": ident, "payload_hash": n.payload_hash, "scope": n.scope,
+                "until": now + timedelta(seconds=n.unique) if not isinstance(n.unique, str) else None, "created_at": now,
+            }
+            for ident, n in wanted.items()
+            if first[n.tenant, n.queue, n.key or ""] == ident
+        ]  # fmt: skip
+        got = set(connection.execute(self._take, {"rows": encode(self.db.is_sqlite, rows)}).scalars())
+        lost = {ident: n for ident, n in wanted.items() if ident not in got}
+        if not lost:
+            return {}
+        asked = [{"tenant": n.tenant, "queue": n.queue, "key": n.key} for n in lost.values()]
+        found = {
+            (tenant, queue, key): (job_id, payload_hash)
+            for tenant, queue, key, job_id, payload_hash in connection.execute(
+                self._find, {"rows": encode(self.db.is_sqlite, asked)}
+            )
+        }
+        made = {ident: n for ident, n in wanted.items() if ident in got}
+        known = self.reader.get_many(connection, {job_id for job_id, _ in found.values() if job_id not in made})
+        out: dict[int, Enqueued] = {}
+        for ident, n in lost.items():
+            owner, payload_hash = found[n.tenant, n.queue, n.key or ""]
+            if n.on_conflict == "raise" and payload_hash != n.payload_hash:
+                raise KeyConflict(n.key or "", n.queue, owner)
+            twin = made.get(owner)
+            job = known.get(owner) or (_job(twin, owner, now, *_when(twin, now)) if twin else _forgotten(n, owner))
+            out[ident] = Enqueued(job, False)
+        return out
+
+    def _govern(self, connection: Connection, names: set[str]) -> None:
+        """A queue with concurrency keys must be looked at closely by claims; the default is one job per key at a time."""
+        for name in sorted(names):
+            connection.execute(
+                text(
+                    "INSERT INTO queues (name, governed, key_limit, fair, updated_at) VALUES (:name, true, 1, false, :now) "
+                    "ON CONFLICT (name) DO UPDATE SET governed = true, key_limit = coalesce(queues.key_limit, 1) "
+                    "WHERE NOT queues.governed OR queues.key_limit IS NULL"
+                ).bindparams(bindparam("now", type_=Instant)),
+                {"name": name, "now": self.db.clock.now()},
+            )
+
+
+def _when(new: NewJob, now: datetime) -> tuple[datetime, datetime | None]:
+    """(run_at, due_at): the planned instant, and when to become claimable if that is not now."""
+    run_at = new.run_at if new.run_at is not None else now + timedelta(seconds=new.delay or 0)
+    return run_at, run_at if run_at > now else None
+
+
+def _job(new: NewJob, ident: int, created_at: datetime, run_at: datetime, due_at: datetime | None) -> Job:
+    return Job(
+        id=ident, tenant=new.tenant, queue=new.queue, task=new.task, status=Status.QUEUED, priority=new.priority, input=orjson.loads(new.input),
+        key=new.key, concurrency_key=new.concurrency_key, parent_id=new.parent_id, created_at=created_at, run_at=run_at, due_at=due_at,
+        max_attempts=new.max_attempts, meta=orjson.loads(new.meta) if new.meta else None,
+    )  # fmt: skip
+
+
+def _forgotten(new: NewJob, ident: int) -> Job:
+    """A job whose row was pruned while its key is remembered: it has ended, more is not known."""
+    return Job(
+        id=ident,
+        tenant=new.tenant,
+        queue=new.queue,
+        task=new.task,
+        status=Status.SUCCEEDED,
+        key=new.key,
+        max_attempts=new.max_attempts,
+        meta={"pruned": True},
+    )

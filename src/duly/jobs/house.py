@@ -1,0 +1,203 @@
+"""Housekeeping: what every worker does now and then, so that nothing has to be done by hand.
+
+Any number of workers may do it at once; each duty is one set-based statement (or a locked read) that finds nothing when
+another worker was quicker. A duty that fails is told and tried again at its next turn, and keeps no other from its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, insert, update
+
+from duly._version import __version__
+from duly.audit.seal import Sealer
+from duly.jobs.admin import JobAdmin
+from duly.jobs.claim import STALE
+from duly.jobs.tables import workers
+from duly.kernel.errors import DatabaseUnavailable
+from duly.kernel.gate import Hold
+
+if TYPE_CHECKING:
+    from duly.jobs.worker import Worker
+
+
+@dataclass(slots=True)
+class Duty:
+    """Something done every so often."""
+
+    name: str
+    every: float
+    act: Callable[[], None]
+    due: float = 0.0
+
+
+class Housekeeper:
+    """The duties of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.engine, self.db, self.emitter = worker.engine, worker.db, worker.emitter
+        #: Queues that a claim must look at closely, as of a moment ago.
+        self.governed: frozenset[str] = frozenset()
+        self.online = True
+        #: Why this worker makes no progress although work waits; empty when it does.
+        self.stalled = ""
+        self._claimed = 0
+        self._waited = 0
+        self._holds: dict[str, str] = {}
+        self._admin = JobAdmin(self.engine)
+        self._sealer = Sealer(self.db)
+        lease = worker.terms.seconds
+        self.duties = [
+            Duty("controls", 0.25, self.controls),
+            Duty("stale", 0.5, self.stale),
+            Duty("cancels", 0.5, self.cancels),
+            Duty("rescue", min(lease / 3, 10.0), self.rescue),
+            Duty("presence", min(5.0, lease / 2), self.presence),
+            Duty("progress", 10.0, self.progress),
+            Duty("seal", 2.0, self.seal),
+            Duty("parents", 15.0, self.parents),
+            Duty("prune", 60.0, self.prune),
+        ]
+
+    def step(self) -> None:
+        """Do what is due, then wait a little."""
+        now, trouble = time.monotonic(), None
+        for duty in self.duties:
+            if duty.due > now:
+                continue
+            duty.due = now + duty.every
+            try:
+                duty.act()
+            except DatabaseUnavailable as error:
+                trouble = error
+                break
+            except Exception as error:
+                self.emitter.emit(
+                    "duty_failed", "error", duty=duty.name, error=f"{type(error).__name__}: {error}"[:500]
+                )
+        if trouble is not None:
+            raise trouble
+        self.worker.loops[3].stopping.wait(max(0.02, min(d.due for d in self.duties) - time.monotonic()))
+
+    # ------------------------------------------------------------------ duties
+
+    def controls(self) -> None:
+        """Look at the gate and at the queues' settings; give back prefetched work that is held now."""
+
+        def look(connection: Any) -> tuple[bool, frozenset[str], frozenset[str]]:
+            every = self.engine.queues.all(connection).values()
+            paused = frozenset(s.name for s in every if s.paused_at is not None)
+            return self.engine.queues.online(connection), frozenset(s.name for s in every if s.governed), paused
+
+        online, governed, _paused = self.db.read(look)
+        newly = governed - self.governed
+        closed = self.online and not online
+        if self.online != online:
+            self.emitter.emit("gate_changed", "warning", online=online)
+        elif self.online and online and governed != self.governed:
+            self.emitter.emit("queues_changed", "debug", governed=sorted(governed))
+        freed = self.governed - governed or (online and not self.online)
+        self.online, self.governed = online, governed
+        if closed:
+            self.worker.give_back_soon(lambda _item: True)
+        elif newly:
+            self.worker.give_back_soon(lambda item: item[0].claimed.queue in newly)
+        if freed:
+            self.db.bells.ring()
+
+    def stale(self) -> None:
+        """Give back prefetched jobs that have waited too long behind slow ones."""
+        limit = time.monotonic() - STALE
+        if any(lane.buffer and lane.buffer[0][1] < limit for lane in self.worker.lanes.values()):
+            self.worker.give_back_soon(lambda item: item[1] < limit)
+
+    def cancels(self) -> None:
+        """Interrupt running jobs that an operator asked to stop."""
+        old = time.monotonic() - 0.4
+        runs = {
+            run.claimed.id: run
+            for run in self.worker.held()
+            if run.started_mono and run.started_mono < old and run.reason is None
+        }
+        if runs:
+            asked = self.db.read(lambda c: self.engine.store.cancels(c, list(runs)))
+            self.worker.interrupt_soon([runs[i] for i in asked], "cancel")
+
+    def rescue(self) -> None:
+        """Take jobs whose lease has lapsed from whoever held them."""
+        at = self.engine.clock.now().isoformat()
+        rescued = self.db.write(lambda c: self.engine.store.rescue(c, at, self.worker.name))
+        for s in rescued:
+            self.emitter.emit("job_rescued", "warning", job=s.id, outcome=s.event)
+        if rescued:
+            self.db.bells.ring()
+
+    def presence(self) -> None:
+        """Say that this worker is here, for people."""
+        w = self.worker
+        problems = w.problems
+        values = {
+            "state": "unready" if problems and w.state == "running" else w.state, "reason": "; ".join(problems)[:500] or None,
+            "running": sum(lane.running for lane in w.lanes.values()), "seen_at": self.db.now(),
+        }  # fmt: skip
+
+        def say(connection: Any) -> None:
+            if connection.execute(update(workers).where(workers.c.name == w.name).values(**values)).rowcount == 0:
+                connection.execute(insert(workers).values(
+                    name=w.name, host=socket.gethostname(), pid=os.getpid(), version=__version__, started_at=self.db.now(),
+                    queues={n: lane.concurrency for n, lane in w.lanes.items()}, tasks=self.engine.task_names, **values,
+                ))  # fmt: skip
+
+        self.db.write(say)
+
+    def say_goodbye(self) -> None:
+        """Leave the list of workers."""
+        self.db.write(lambda c: c.execute(delete(workers).where(workers.c.name == self.worker.name)))
+
+    def progress(self) -> None:
+        """Notice that claimable work waits while this worker, with free slots, claims none."""
+        w = self.worker
+        claimed, free = w.tally.claimed, any(lane.running < lane.concurrency for lane in w.lanes.values())
+        names = [n for n in w.lanes if n not in self.governed]
+        waits = self.online and free and claimed == self._claimed and names and self.engine.any_claimable(names)
+        self._claimed, self._waited = claimed, self._waited + 1 if waits else 0
+        before, self.stalled = (
+            self.stalled,
+            "claimable work waits and this worker claims none" if self._waited >= 2 else "",
+        )
+        if self.stalled and not before:
+            self.emitter.emit("worker_stalled", "error", worker=w.name, reason=self.stalled)
+
+    def seal(self) -> None:
+        """Extend the hash chain over the audit trail."""
+        busy = any(lane.running for lane in self.worker.lanes.values())
+        # under load the chain may lag behind; it catches up when there is time
+        for _ in range(1 if busy else 20):
+            if self._sealer.seal(1000 if busy else 5000) == 0:
+                break
+
+    def parents(self) -> None:
+        self.db.write(lambda c: self.engine.store.sweep_parents(c, self.worker.name))
+
+    def prune(self) -> None:
+        """Remove finished jobs and keys that are past their retention, in small portions."""
+        gone = self._admin.prune_expired()
+        if gone:
+            self.emitter.emit("jobs_pruned", "info", count=gone)
+
+    # ------------------------------------------------------------------ holds
+
+    def note_hold(self, hold: Hold) -> None:
+        """A governed queue was held; told once until the reason changes."""
+        if self._holds.get(hold.detail) is None:
+            self._holds = {hold.detail: hold.reason}
+            with contextlib.suppress(Exception):
+                self.emitter.emit("queue_held", "debug", reason=str(hold.reason), detail=hold.detail)

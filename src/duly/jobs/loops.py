@@ -1,0 +1,90 @@
+"""Threads that must not die: supervised loops, and a pool of daemon threads for plain handlers.
+
+A loop that fails is tried again after a pause that grows to a few seconds, says so once per failure, and counts as not
+ready meanwhile (case B034). Waiting is always on an event, so stopping never waits for a pause to end.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from duly.kernel.backoff import Backoff
+from duly.kernel.events import Emitter
+
+#: Between failures of a loop: 0.1, 0.2 … 5 seconds, so that work resumes well within 10 s of a recovery.
+LOOP_BACKOFF = Backoff(base=0.1, factor=2, max=5)
+
+
+class Loop:
+    """Calls ``step`` again and again on a thread of its own until it is stopped.
+
+    ``step`` does its own waiting and returns. ``ready`` is False from a failure until the next success.
+    """
+
+    def __init__(self, name: str, step: Callable[[], None], emitter: Emitter) -> None:
+        self.name, self._step, self._emitter = name, step, emitter
+        self.ready, self.problem = True, ""
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"duly-{name}", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end; False when it has not ended in time."""
+        if self.thread.is_alive():
+            self.thread.join(timeout)
+        return not self.thread.is_alive()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                self._step()
+            except Exception as error:
+                failures += 1
+                self.ready, self.problem = False, f"{type(error).__name__}: {error}"[:500]
+                self._emitter.emit("loop_failed", "error", loop=self.name, error=self.problem, failures=failures)
+                self.stopping.wait(LOOP_BACKOFF.delay(failures))
+            else:
+                if failures:
+                    self._emitter.emit("loop_recovered", "info", loop=self.name, failures=failures)
+                    failures = 0
+                self.ready, self.problem = True, ""
+
+
+class Threads:
+    """Up to ``size`` daemon threads that run calls in order. Unlike an executor's, they never hold up the exit of the program."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._started, self._idle = size, 0, 0
+        self._calls: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def submit(self, fn: Callable[..., None], *args: Any) -> None:
+        """Run ``fn(*args)`` on a thread. ``fn`` must not raise."""
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            elif self._started < self._size:
+                self._started += 1
+                threading.Thread(target=self._run, name=f"duly-handler-{self._started}", daemon=True).start()
+        self._calls.put((fn, args))
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            fn, args = item
+            fn(*args)
+            del item, fn, args
+            with self._lock:
+                self._idle += 1
+
+    def close(self) -> None:
+        for _ in range(self._started):
+            self._calls.put(None)

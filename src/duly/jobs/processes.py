@@ -1,0 +1,150 @@
+"""Handlers in processes of their own, which can be killed: at their timeout, on a hard cancel, at the end of the grace.
+
+Each running job has a child to itself; a child serves one job after the other and is replaced when it was killed or
+died. The job travels as its stored input, so nothing needs to be picklable but the names of the module and the function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import sys
+import threading
+from typing import Any
+
+from duly.jobs.codec import encode_output
+from duly.jobs.task import Task
+from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class ChildDied(DulyError):
+    """The process that ran a handler ended without an answer."""
+
+
+class RemoteFailure(DulyError):
+    """An error of the handler, told by its process; ``kind`` is the type it had there."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {message}")
+
+
+class Child:
+    """One child process."""
+
+    def __init__(self) -> None:
+        self._pipe, far = _spawn.Pipe()
+        self._process = _spawn.Process(target=_serve, args=(far,), daemon=True, name="duly-handler")
+        self._process.start()
+        far.close()
+
+    def run(self, module: str, name: str, text: str, limit: int) -> tuple[str | None, str | None]:
+        """(output, problem) of a success; raises what the handler raised, or ChildDied."""
+        try:
+            self._pipe.send((module, name, text, limit))
+            kind, *rest = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join(1)
+            raise ChildDied(
+                f"the process of the handler ended without an answer (exit code {self._process.exitcode})"
+            ) from None
+        if kind == "done":
+            return rest[0], rest[1]
+        if kind == "signal":
+            raise rest[0]
+        raise RemoteFailure(rest[0], rest[1])
+
+    def kill(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self._process.join(2)
+        self._pipe.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+
+class Children:
+    """Idle children, for reuse."""
+
+    def __init__(self) -> None:
+        self._idle: list[Child] = []
+        self._lock = threading.Lock()
+
+    def get(self) -> Child:
+        with self._lock:
+            while self._idle:
+                child = self._idle.pop()
+                if child.alive:
+                    return child
+        return Child()
+
+    def put(self, child: Child) -> None:
+        if child.alive:
+            with self._lock:
+                self._idle.append(child)
+        else:
+            child.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for child in idle:
+            child.close()
+
+
+def address(task: Task[Any, Any]) -> tuple[str, str]:
+    """Where a child finds the handler."""
+    return task.fn.__module__, task.fn.__qualname__
+
+
+def _serve(pipe: Any) -> None:
+    """The child's loop."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            module, name, text, limit = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            found: Any = (
+                sys.modules["__mp_main__"]
+                if module == "__main__" and "__mp_main__" in sys.modules
+                else importlib.import_module(module)
+            )
+            for part in name.split("."):
+                found = getattr(found, part)
+            if not isinstance(found, Task):
+                raise PermanentError(f"{module}.{name} is not a task in the handler's process")
+            arguments = found.codec.decode(text)
+            output, problem = encode_output(found.fn(*arguments.args, **arguments.kwargs), limit)
+            pipe.send(("done", output, problem))
+        except Signal as error:
+            # rebuilt, so that only plain values travel
+            plain: Signal
+            if isinstance(error, Retry):
+                plain = Retry(str(error), after=error.after)
+            elif isinstance(error, Snooze):
+                pipe.send(("signal", error))
+                continue
+            else:
+                plain = (
+                    type(error)(str(error)) if type(error) in Signal.__subclasses__() else PermanentError(str(error))
+                )
+            pipe.send(("signal", plain))
+        except BaseException as error:
+            try:
+                message = str(error)
+            except Exception:
+                message = "(the error's text cannot be made)"
+            pipe.send(("error", type(error).__name__, message[:4000]))
+            if isinstance(error, SystemExit | KeyboardInterrupt):
+                return

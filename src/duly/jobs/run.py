@@ -1,0 +1,216 @@
+"""Running one claimed job: from its row to an outcome.
+
+The steps read in order: decode the input, call the handler where it belongs (loop, thread or process), and turn what it
+returned or raised into an ``Outcome``. Whatever a handler does, an outcome comes out: a result that cannot be stored, an
+exception whose text cannot be made, a handler that swallows its cancellation. This file knows no queue and writes nothing,
+except for transactional handlers, whose effects and settlement are one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import orjson
+
+from duly.jobs.codec import Arguments, encode_output
+from duly.jobs.job import Job, Status
+from duly.jobs.settle import Claimed
+from duly.jobs.task import Task
+from duly.kernel.errors import Cancel, InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.outcome import Outcome, OutcomeKind
+from duly.storage.types import from_micros
+
+#: Why a run was interrupted from outside.
+Reason = Literal["timeout", "cancel", "release", "lost"]
+_KINDS: Mapping[str, OutcomeKind] = {
+    "timeout": OutcomeKind.TIMED_OUT,
+    "cancel": OutcomeKind.CANCELLED,
+    "release": OutcomeKind.RELEASED,
+    "lost": OutcomeKind.LOST,
+}
+MAX_ERROR = 4_000
+
+
+class Context:
+    """What a handler may know and say about its own run. Ask for it with a parameter annotated ``Context``.
+
+    ``job`` is the job as it was claimed. ``cost_cents`` and ``remote_id`` may be set; they are stored with the outcome.
+    """
+
+    __slots__ = ("_cancel", "cost_cents", "job", "remote_id")
+
+    def __init__(self, job: Job, cancel: threading.Event) -> None:
+        self.job = job
+        #: What this run cost, in cents.
+        self.cost_cents: int | None = None
+        #: What the other side calls the effect of this job.
+        self.remote_id: str | None = None
+        self._cancel = cancel
+
+    @property
+    def cancel_requested(self) -> bool:
+        """True when the run should stop: an operator cancelled it, it timed out, or the worker shuts down.
+
+        Handlers on threads cannot be interrupted; they look here now and then (or call ``checkpoint``).
+        """
+        return self._cancel.is_set()
+
+    def checkpoint(self) -> None:
+        """Raise Cancel when the run should stop."""
+        if self._cancel.is_set():
+            raise Cancel("the run was asked to stop")
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A job that is being run here."""
+
+    claimed: Claimed
+    task: Task[Any, Any] | None
+    #: Monotonic instant of the claim, and of the start.
+    claimed_mono: float
+    started_mono: float = 0.0
+    #: Monotonic instant at which the timeout strikes, 0 for none.
+    deadline: float = 0.0
+    #: Why it was interrupted, once it was.
+    reason: Reason | None = None
+    handle: asyncio.Task[None] | None = None
+    cancel: threading.Event | None = None
+    #: Kills the process it runs in, for handlers in processes.
+    kill: Callable[[], None] | None = None
+    context: Context | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def cancel_event(self) -> threading.Event:
+        if self.cancel is None:
+            self.cancel = threading.Event()
+        return self.cancel
+
+    def interrupt(self, reason: Reason) -> None:
+        """Ask the handler to stop, as firmly as its kind allows. The first reason stays."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        if self.cancel is not None:
+            self.cancel.set()
+        if self.kill is not None:
+            self.kill()
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+def to_job(c: Claimed, worker: str) -> Job:
+    """The claimed row as handlers see it."""
+
+    def instant(value: Any) -> datetime:
+        out: datetime = from_micros(value) if isinstance(value, int) else value.astimezone(UTC)
+        return out
+
+    return Job(
+        id=c.id, tenant=c.tenant, queue=c.queue, task=c.task, status=Status.RUNNING, priority=c.priority, input=orjson.loads(c.input), key=c.key,
+        concurrency_key=c.concurrency_key, parent_id=c.parent_id, created_at=instant(c.created_at), run_at=instant(c.run_at), attempts=c.attempts,
+        max_attempts=c.max_attempts, worker=worker, meta=orjson.loads(c.meta) if c.meta else None,
+    )  # fmt: skip
+
+
+def prepare(run: Run, worker: str) -> Arguments:
+    """The handler's arguments, with what the worker supplies (sessions aside). Raises InvalidArgument."""
+    task = run.task
+    assert task is not None
+    arguments = task.codec.decode(run.claimed.input)
+    for name, what in task.injected.items():
+        if what == "context":
+            run.context = Context(to_job(run.claimed, worker), run.cancel_event())
+            arguments.kwargs[name] = run.context
+        elif what == "job":
+            arguments.kwargs[name] = to_job(run.claimed, worker)
+    return arguments
+
+
+def succeeded(run: Run, result: Any, limit: int) -> Outcome:
+    """The outcome of a handler that returned."""
+    output, problem = encode_output(result, limit)
+    error = None
+    if problem is not None:
+        # the work is done: a result that cannot be stored must not make it run again
+        output, error = "{}", {"type": "UnstorableResult", "message": problem}
+    context = run.context
+    if context is None:
+        return Outcome(OutcomeKind.SUCCEEDED, output, error)
+    return Outcome(OutcomeKind.SUCCEEDED, output, error, None, None, context.cost_cents, context.remote_id)
+
+
+def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
+    """The outcome of a handler that raised."""
+    kind, after, until = OutcomeKind.FAILED, None, None
+    if isinstance(error, asyncio.CancelledError | Cancel) and run.reason is not None:
+        kind = _KINDS[run.reason]
+    elif isinstance(error, Cancel):
+        kind = OutcomeKind.CANCELLED
+    elif isinstance(error, PermanentError):
+        kind = OutcomeKind.REFUSED
+    elif isinstance(error, Retry):
+        after = error.after
+    elif isinstance(error, Snooze):
+        kind, after, until = OutcomeKind.SNOOZED, error.after, error.until
+    if kind is OutcomeKind.RELEASED or kind is OutcomeKind.SNOOZED:
+        described = None
+    elif kind is OutcomeKind.TIMED_OUT:
+        timeout = run.task.timeout if run.task else None
+        described = {
+            "type": "Timeout",
+            "message": f"the handler ran longer than its timeout of {timeout:g} s",
+            "attempted_at": at.isoformat(),
+        }
+    else:
+        described = describe(error, at)
+    context = run.context
+    cost, remote = (context.cost_cents, context.remote_id) if context is not None else (None, None)
+    return Outcome(kind, None, described, after, until, cost, remote)
+
+
+def refused(error: InvalidArgument, at: datetime) -> Outcome:
+    """The outcome of a job whose input no longer fits its task: trying again would not help."""
+    return Outcome(OutcomeKind.REFUSED, error=describe(error, at))
+
+
+def describe(error: BaseException, at: datetime) -> dict[str, Any]:
+    """An exception as the error of a job (R003-5): message, type, attempted_at, and the end of its traceback.
+
+    Safe against exceptions whose text cannot be made or stored.
+    """
+    try:
+        message = str(error) or type(error).__name__
+    except Exception:
+        message = "(the error's text cannot be made)"
+    frames = (
+        [] if isinstance(error, PermanentError | Retry | Cancel) else traceback.extract_tb(error.__traceback__)[-6:]
+    )
+    trace = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} in {f.name}" for f in frames]
+    return {
+        "message": clean(message)[:MAX_ERROR], "type": type(error).__name__, "attempted_at": at.isoformat(), **({"trace": trace} if trace else {}),
+    }  # fmt: skip
+
+
+def clean(text: str) -> str:
+    """Text that both databases can store."""
+    return text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def call(task: Task[Any, Any], arguments: Arguments) -> Any:
+    """Call a plain handler. One that returns an awaitable by mistake is told so."""
+    result = task.fn(*arguments.args, **arguments.kwargs)
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise PermanentError(
+            f"task {task.name} is a plain function but returned an awaitable; define it with `async def`"
+        )
+    return result

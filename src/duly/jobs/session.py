@@ -1,0 +1,44 @@
+"""Borrowing the caller's transaction: a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy.
+
+A job written there exists when, and only when, that transaction commits. SQLite connections whose savepoints do not hold
+are refused, because a job would outlive the rollback that should have taken it along.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from duly.kernel.errors import InvalidArgument, UnsafeSession
+from duly.storage import sqlite
+
+
+def borrowed(session: Any, *, asynchronous: bool) -> Connection:
+    """The connection of the caller's transaction; a transaction is begun if none is.
+
+    Raises InvalidArgument for what is neither session nor connection, UnsafeSession for an unsafe SQLite connection.
+    """
+    if hasattr(session, "run_sync"):
+        raise InvalidArgument("session", "is asynchronous.", "Use `await task.using(session=…).aenqueue(…)`.")
+    if isinstance(session, Session):
+        connection = session.connection()
+    elif isinstance(session, Connection):
+        connection = session
+        if not connection.in_transaction():
+            connection.begin()
+    else:
+        raise InvalidArgument(
+            "session",
+            f"is of type {type(session).__name__}.",
+            "Give a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy.",
+        )
+    if connection.dialect.name == "sqlite":
+        reason = sqlite.unsafe_reason(connection.connection.driver_connection)
+        if reason is not None:
+            raise UnsafeSession(
+                f"this SQLite session cannot carry a job: {reason}. Make its engine with duly.storage.sqlite.make_engine(url), "
+                "or use app.db.session_engine."
+            )
+    return connection

@@ -1,0 +1,232 @@
+"""Insert, claim and finish on PostgreSQL: one set-based statement each.
+
+The claim takes rows as ``id = ANY(ARRAY(SELECT … FOR UPDATE SKIP LOCKED LIMIT n))``: an array is computed once, so the
+planner can neither run the subquery again for each row (case B025) nor turn it into a join over the whole table. Inside
+stands a LATERAL per queue, so that each queue's rows come straight from the index in order. ``now`` null means the
+server's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, text
+
+from duly.jobs.settle import Claimed, Settlement
+from duly.jobs.tables import COMMON
+from duly.storage.postgres import CHANNEL
+
+CLAIMED = (
+    "id, tenant, queue, task, input::text, attempts, max_attempts, priority, run_at, created_at, "
+    "extract(epoch from started_at - greatest(run_at, coalesce(next_retry_at, run_at)))::float8, "
+    "key, key_scope, concurrency_key, parent_id, meta::text"
+)
+NOW = "coalesce(%(now)s::timestamptz, now())"
+GATE_OPEN = (
+    "NOT EXISTS (SELECT 1 FROM system_state s WHERE s.key = 'atlas_online' "
+    "AND lower(btrim(btrim(s.value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"
+)
+
+CLAIM = f"""
+UPDATE jobs SET status = 'running', attempts = attempts + 1, worker = %(worker)s, lease_token = %(token)s,
+       lease_until = {NOW} + make_interval(secs => %(lease)s), started_at = {NOW}
+ WHERE id = ANY(ARRAY(
+         SELECT picked.id
+           FROM unnest(%(queues)s::text[], %(rooms)s::int[]) AS q(name, room)
+          CROSS JOIN LATERAL (
+                SELECT j.id FROM jobs j
+                 WHERE j.queue = q.name AND j.status = 'queued' AND j.due_at IS NULL AND j.task = ANY(%(tasks)s::text[])
+                 ORDER BY j.priority DESC, j.run_at, j.id
+                 LIMIT q.room FOR UPDATE SKIP LOCKED) AS picked
+          WHERE {GATE_OPEN}
+            AND NOT EXISTS (SELECT 1 FROM queues g WHERE g.name = q.name AND g.governed)))
+RETURNING {CLAIMED}"""
+
+TAKE = f"""
+UPDATE jobs SET status = 'running', attempts = attempts + 1, worker = %(worker)s, lease_token = %(token)s,
+       lease_until = {NOW} + make_interval(secs => %(lease)s), started_at = {NOW}
+ WHERE id = ANY(%(ids)s::bigint[]) AND status = 'queued' AND due_at IS NULL
+RETURNING {CLAIMED}"""
+
+_KEPT = [c for c in COMMON if c not in ("status", "output", "error", "cost_cents", "remote_id")]
+FINISH = f"""
+WITH o AS MATERIALIZED (
+       SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(statuses)s::text[], %(outputs)s::text[], %(errors)s::text[],
+              %(costs)s::int[], %(remotes)s::text[], %(actions)s::text[], %(levels)s::text[], %(metas)s::text[])
+           AS o(id, token, status, output, error, cost, remote, action, level, meta)),
+     d AS (
+       DELETE FROM jobs j WHERE j.id = ANY(%(ids)s::bigint[]) AND j.status = 'running'
+          AND EXISTS (SELECT 1 FROM o WHERE o.id = j.id AND o.token = j.lease_token)
+       RETURNING j.id, {", ".join("j." + c for c in COMMON)}),
+     h AS (
+       INSERT INTO jobs_done (id, status, output, error, cost_cents, remote_id, finished_at, {", ".join(_KEPT)})
+       SELECT d.id, o.status, o.output::json, o.error::json, coalesce(o.cost, d.cost_cents), coalesce(o.remote, d.remote_id), {NOW},
+              {", ".join("d." + c for c in _KEPT)}
+         FROM d JOIN o ON o.id = d.id
+       RETURNING id),
+     a AS (
+       INSERT INTO audit_log (at, tenant, actor, level, action, entity, entity_id, meta)
+       SELECT {NOW}, d.tenant, %(actor)s, o.level, o.action, 'job', d.id::text, coalesce(o.meta, '{{}}')::json
+         FROM d JOIN o ON o.id = d.id WHERE o.action IS NOT NULL)
+SELECT id FROM h"""
+
+_NEW = """tenant, queue, task, status, priority, run_at, due_at, input, max_attempts, key, key_scope, concurrency_key,
+          parent_id, meta, created_at, fair"""
+INSERT_ONE = text(f"""
+WITH n AS (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now),
+     w AS (SELECT n.now, coalesce(CAST(:run_at AS timestamptz), n.now + make_interval(secs => CAST(:delay AS float8)), n.now) AS run_at FROM n),
+     i AS (
+       INSERT INTO jobs ({_NEW})
+       SELECT :tenant, :queue, :task, 'queued', CAST(:priority AS int), w.run_at, CASE WHEN w.run_at > w.now THEN w.run_at END,
+              CAST(:input AS json), CAST(:max_attempts AS int), NULL, NULL, :concurrency_key, CAST(:parent_id AS bigint),
+              CAST(:meta AS json), w.now, coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false)
+         FROM w
+       RETURNING id, run_at, due_at, created_at)
+SELECT i.id, i.run_at, i.due_at, i.created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END FROM i
+""")
+INSERT_MANY = text(f"""
+INSERT INTO jobs (id, {_NEW})
+SELECT r.id, r.tenant, r.queue, r.task, 'queued', r.priority, r.run_at, r.due_at, r.input, r.max_attempts, r.key, r.key_scope,
+       r.concurrency_key, r.parent_id, r.meta, r.created_at, r.fair
+  FROM json_to_recordset(CAST(:rows AS json)) AS r(id bigint, tenant text, queue text, task text, priority int, run_at timestamptz,
+       due_at timestamptz, input json, max_attempts int, key text, key_scope text, concurrency_key text, parent_id bigint, meta json,
+       created_at timestamptz, fair boolean)
+""")
+_COPY = f"COPY jobs (id, {_NEW}) FROM STDIN"
+#: From this many rows on, COPY beats one INSERT.
+COPY_FROM = 20
+
+
+def _rows(connection: Connection, sql: str, parameters: dict[str, Any], prepare: bool) -> Any:
+    """Run a statement on the driver itself (binary results, prepared); through SQLAlchemy when the driver is asynchronous."""
+    if connection.dialect.is_async:
+        return connection.exec_driver_sql(sql, parameters).all()
+    return (
+        connection.connection.driver_connection.cursor(binary=True).execute(sql, parameters, prepare=prepare).fetchall()
+    )  # type: ignore[union-attr]
+
+
+def claim(
+    connection: Connection,
+    queues: dict[str, int],
+    tasks: Sequence[str],
+    token: int,
+    lease: float,
+    worker: str,
+    now: datetime | None,
+    prepare: bool = True,
+) -> list[Claimed]:
+    """Take up to ``queues[name]`` ready jobs of each queue that nothing governs, in order."""
+    rows = _rows(
+        connection,
+        CLAIM,
+        {
+            "queues": list(queues),
+            "rooms": list(queues.values()),
+            "tasks": list(tasks),
+            "token": token,
+            "lease": lease,
+            "worker": worker,
+            "now": now,
+        },
+        prepare,
+    )
+    return [Claimed(*row, token) for row in rows]
+
+
+def take(
+    connection: Connection,
+    ids: Sequence[int],
+    token: int,
+    lease: float,
+    worker: str,
+    now: datetime | None,
+    prepare: bool = True,
+) -> list[Claimed]:
+    """Take exactly these jobs, those of them that are still ready."""
+    rows = _rows(
+        connection, TAKE, {"ids": list(ids), "token": token, "lease": lease, "worker": worker, "now": now}, prepare
+    )
+    return [Claimed(*row, token) for row in rows]
+
+
+def finish(
+    connection: Connection, batch: Sequence[Settlement], actor: str, now: datetime | None, prepare: bool = True
+) -> list[int]:
+    """Move settled jobs to jobs_done with their audit rows. Returns the ids that were still held under their tokens."""
+    sparse = {
+        "errors": [None if s.error is None else orjson.dumps(s.error).decode() for s in batch],
+        "costs": [s.cost_cents for s in batch],
+        "remotes": [s.remote_id for s in batch],
+        "metas": [None if s.meta is None else orjson.dumps(s.meta).decode() for s in batch],
+    }
+    rows = _rows(
+        connection,
+        FINISH,
+        {
+            "ids": [s.id for s in batch],
+            "tokens": [s.token for s in batch],
+            "statuses": [s.status.value for s in batch],
+            "outputs": [s.output for s in batch],
+            "actions": [s.action for s in batch],
+            "levels": [s.level for s in batch],
+            # unnest fills a short array with nulls: a column without any value is sent as an empty one
+            **{name: values if any(v is not None for v in values) else [] for name, values in sparse.items()},
+            "actor": actor,
+            "now": now,
+        },
+        prepare,
+    )
+    return [row[0] for row in rows]
+
+
+def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:
+    """Insert rows that carry their ids and instants. ``own``: the connection is ours (psycopg), so COPY may be used."""
+    if own and len(rows) >= COPY_FROM:
+        cursor = connection.connection.driver_connection.cursor()  # type: ignore[union-attr]
+        with cursor.copy(_COPY) as copy:
+            write = copy.write_row
+            for r in rows:
+                write(
+                    (
+                        r["id"],
+                        r["tenant"],
+                        r["queue"],
+                        r["task"],
+                        "queued",
+                        r["priority"],
+                        r["run_at"],
+                        r["due_at"],
+                        r["input"],
+                        r["max_attempts"],
+                        r["key"],
+                        r["key_scope"],
+                        r["concurrency_key"],
+                        r["parent_id"],
+                        r["meta"],
+                        r["created_at"],
+                        r["fair"],
+                    )
+                )
+        return
+    encoded = orjson.dumps(
+        [{**r, "input": orjson.Fragment(r["input"]), "meta": r["meta"] and orjson.Fragment(r["meta"])} for r in rows]
+    )
+    connection.execute(INSERT_MANY, {"rows": encoded.decode()})
+
+
+def ring(connection: Connection, queues: Sequence[str]) -> None:
+    """One NOTIFY per queue, sent when the transaction commits."""
+    for queue in queues:
+        connection.execute(text("SELECT pg_notify(:channel, :queue)"), {"channel": CHANNEL, "queue": queue[:2000]})
+
+
+def sent(connection: Connection, now: datetime | None) -> datetime:
+    """The instant to write into rows that carry their own: the transaction's, unless one is given."""
+    if now is not None:
+        return now
+    at: datetime = connection.execute(text("SELECT now()")).scalar_one()
+    return at.astimezone(UTC)

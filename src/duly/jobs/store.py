@@ -1,0 +1,318 @@
+"""The statements about running work: claim, settle, renew, rescue, promote. Every write names the lease token.
+
+A write that matches no row is an ordinary answer: the lease was lost, somebody else owns the job now, and nothing
+changed. Callers turn it into an event, never into an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, text, update
+
+from duly.audit.store import record
+from duly.jobs.job import Status
+from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, settle
+from duly.jobs.sql import postgres, sqlite
+from duly.jobs.tables import COMMON, job_keys, jobs, jobs_done
+from duly.kernel.outcome import Outcome, OutcomeKind
+from duly.storage.database import Database
+from duly.storage.rows import at, encode, plus_seconds, relation
+from duly.storage.types import Instant
+
+#: The due_at of a parent that waits for its children.
+FAR = datetime(9999, 12, 31, tzinfo=UTC)
+
+
+class JobStore:
+    """Claim, settle, renew, rescue, promote."""
+
+    def __init__(self, db: Database, policy: Callable[[str], Policy]) -> None:
+        self.db = db
+        #: What a task says about the end of its runs, by its name.
+        self.policy = policy
+        self.sql: Any = sqlite if db.is_sqlite else postgres
+        s = db.is_sqlite
+        held = "jobs.id = r.id AND jobs.status = 'running' AND jobs.lease_token = r.token"
+        now = at(s)
+        due = (
+            f"CASE WHEN r.waits THEN {at(s, 'far')} WHEN r.until IS NOT NULL AND r.until > {now} THEN r.until "
+            f"WHEN r.wait > 0 THEN {plus_seconds(s, now, 'r.wait')} END"
+        )
+        columns = {
+            "id": "bigint", "token": "bigint", "wait": "float8", "until": "timestamptz", "waits": "boolean", "retry": "boolean",
+            "uncount": "int", "output": "text", "error": "text", "cost": "int", "remote": "text", "policy": "text", "outcome": "text",
+        }  # fmt: skip
+        json = "" if s else "::json"
+        self._requeue = self._text(
+            f"""
+            UPDATE jobs SET status = 'queued', lease_token = NULL, lease_until = NULL, attempts = jobs.attempts - r.uncount,
+                   due_at = {due}, next_retry_at = CASE WHEN r.retry THEN {due} END,
+                   error = coalesce(r.error{json}, jobs.error), output = coalesce(r.output{json}, jobs.output),
+                   cost_cents = coalesce(r.cost, jobs.cost_cents), remote_id = coalesce(r.remote, jobs.remote_id),
+                   waits_for_children = r.waits, on_child_failure = r.policy
+              FROM {relation(s, columns)} WHERE {held} RETURNING jobs.id, jobs.cancel_requested, jobs.waits_for_children""",
+            "now",
+            "far",
+        )
+        self._attempts = self._text(
+            f"""
+            INSERT INTO attempts (job_id, tenant, attempt, worker, started_at, ended_at, outcome, error)
+            SELECT jobs.id, jobs.tenant, jobs.attempts, jobs.worker, jobs.started_at, {now}, r.outcome, r.error{json}
+              FROM {relation(s, columns)} JOIN jobs ON {held}{"" if s else " FOR UPDATE OF jobs"}""",
+            "now",
+        )
+        self._renew = self._text(
+            f"""
+            UPDATE jobs SET lease_until = {plus_seconds(s, now, ":lease")}
+              FROM {relation(s, {"id": "bigint", "token": "bigint"})} WHERE {held} RETURNING jobs.id, jobs.cancel_requested""",
+            "now",
+        )
+        skip = "" if s else " FOR UPDATE SKIP LOCKED"
+        due_ids = f"SELECT id FROM jobs WHERE status = 'queued' AND due_at <= {now} ORDER BY due_at LIMIT :n{skip}"
+        self._promote = self._text(
+            f"UPDATE jobs SET due_at = NULL WHERE id {f'IN ({due_ids})' if s else f'= ANY(ARRAY({due_ids}))'} RETURNING queue",
+            "now",
+        )
+
+    def _text(self, sql: str, *instants: str) -> Any:
+        statement = text(sql)
+        return (
+            statement.bindparams(*(bindparam(n, type_=Instant) for n in instants)) if self.db.is_sqlite else statement
+        )
+
+    # ------------------------------------------------------------------ claim
+
+    def claim(
+        self,
+        connection: Connection,
+        queues: Mapping[str, int],
+        tasks: Sequence[str],
+        token: int,
+        lease: float,
+        worker: str,
+    ) -> list[Claimed]:
+        """Take ready jobs of queues that nothing governs; ``queues`` says how many of each. In order of priority, run_at, id."""
+        rows: list[Claimed] = self.sql.claim(
+            connection, dict(queues), tasks, token, lease, worker, self.db.stamp(), self.db.prepares
+        )
+        self._after_claim(connection, rows)
+        return rows
+
+    def take(self, connection: Connection, ids: Sequence[int], token: int, lease: float, worker: str) -> list[Claimed]:
+        """Take exactly these jobs, those of them that are still ready."""
+        rows: list[Claimed] = self.sql.take(connection, ids, token, lease, worker, self.db.stamp(), self.db.prepares)
+        self._after_claim(connection, rows)
+        return rows
+
+    def _after_claim(self, connection: Connection, rows: list[Claimed]) -> None:
+        started = [r.id for r in rows if r.key_scope == "start"]
+        if started:
+            connection.execute(delete(job_keys).where(job_keys.c.job_id.in_(started), job_keys.c.scope == "start"))
+        rows.sort(key=lambda r: (-r.priority, r.run_at, r.id))
+
+    # ------------------------------------------------------------------ settle
+
+    def settle(self, connection: Connection, batch: Sequence[Settlement], actor: str) -> set[int]:
+        """Write settlements. Returns the ids that were still held; the others' leases are lost and nothing of them changed."""
+        now = self.db.stamp()
+        recorded = [s for s in batch if s.record is not None]
+        if recorded:
+            connection.execute(self._attempts, {"rows": self._encode(recorded), "now": now})
+        final = [s for s in batch if s.final]
+        held: set[int] = set()
+        if final:
+            held.update(self.sql.finish(connection, final, actor, now, self.db.prepares))
+            freed = [s.id for s in final if s.key_scope in ("done", "start") and s.id in held]
+            if freed:
+                connection.execute(
+                    delete(job_keys).where(job_keys.c.job_id.in_(freed), job_keys.c.scope.in_(("done", "start")))
+                )
+        parents = {s.parent_id for s in final if s.parent_id is not None}
+        back = [s for s in batch if not s.final]
+        if back:
+            rows = connection.execute(self._requeue, {"rows": self._encode(back), "now": now, "far": FAR}).all()
+            held.update(r.id for r in rows)
+            unwanted = [r.id for r in rows if r.cancel_requested]
+            if unwanted:
+                self.archive(connection, unwanted, Status.CANCELLED, actor, CANCELLED, "warning")
+            parents.update(r.id for r in rows if r.waits_for_children and not r.cancel_requested)
+        if parents:
+            self.end_parents(connection, parents, actor)
+        return held
+
+    def settles_alone(self, batch: Iterable[Settlement]) -> bool:
+        """Does the batch need one statement only? (Then PostgreSQL is spared BEGIN and COMMIT.)"""
+        return not self.db.is_sqlite and all(
+            s.final and s.record is None and s.parent_id is None and s.key_scope not in ("done", "start") for s in batch
+        )
+
+    def _encode(self, batch: Iterable[Settlement]) -> str:
+        dumps = sqlite.orjson.dumps
+        return encode(self.db.is_sqlite, (
+            {
+                "id": s.id, "token": s.token, "wait": s.wait, "until": s.until, "waits": s.event == "wait", "retry": s.event == "retry",
+                "uncount": 0 if s.counted else 1, "output": s.output, "error": None if s.error is None else dumps(s.error).decode(),
+                "cost": s.cost_cents, "remote": s.remote_id, "policy": s.on_child_failure, "outcome": s.record,
+            }
+            for s in batch
+        ))  # fmt: skip
+
+    # ------------------------------------------------------------------ leases
+
+    def renew(self, connection: Connection, held: Iterable[tuple[int, int]], lease: float) -> dict[int, bool]:
+        """Renew leases given as (id, token). Returns {id: cancel requested?} of those still held."""
+        rows = encode(self.db.is_sqlite, ({"id": ident, "token": token} for ident, token in held))
+        answer = connection.execute(self._renew, {"rows": rows, "lease": lease, "now": self.db.stamp()})
+        return {ident: bool(cancelled) for ident, cancelled in answer}
+
+    def cancels(self, connection: Connection, held: Sequence[int]) -> list[int]:
+        """Which of these running jobs an operator asked to stop."""
+        out: list[int] = []
+        for start in range(0, len(held), 500):
+            part = held[start : start + 500]
+            out += connection.execute(select(jobs.c.id).where(jobs.c.id.in_(part), jobs.c.cancel_requested)).scalars()
+        return out
+
+    def rescue(self, connection: Connection, attempted_at: str, actor: str, limit: int = 500) -> list[Settlement]:
+        """Take jobs whose lease has lapsed from whoever held them (T003-c). Looks at a job's own lease and at nothing else.
+
+        The rows are locked while they are looked at, so a holder that renews at this moment either is seen or waits.
+        """
+        query = (
+            select(jobs.c.id, jobs.c.tenant, jobs.c.queue, jobs.c.task, jobs.c.attempts, jobs.c.max_attempts, jobs.c.priority, jobs.c.worker,
+                   jobs.c.key, jobs.c.key_scope, jobs.c.parent_id, jobs.c.lease_token, jobs.c.cancel_requested)
+            .where(jobs.c.status == "running", jobs.c.lease_until <= self.db.now())
+            .order_by(jobs.c.lease_until).limit(limit).with_for_update(skip_locked=True)
+        )  # fmt: skip
+        batch = []
+        for r in connection.execute(query):
+            job = Claimed(r.id, r.tenant, r.queue, r.task, "", r.attempts, r.max_attempts, r.priority, None, None, 0.0, r.key, r.key_scope,
+                          None, r.parent_id, None, r.lease_token)  # fmt: skip
+            error = {
+                "type": "WorkerLost", "attempted_at": attempted_at,
+                "message": f"the lease lapsed: worker {r.worker} died, hung, or was cut off while it ran this job",
+            }  # fmt: skip
+            kind = OutcomeKind.CANCELLED if r.cancel_requested else OutcomeKind.LOST
+            batch.append(settle(job, Outcome(kind, error=error), self.policy(r.task)))
+        if batch:
+            self.settle(connection, batch, actor)
+        return batch
+
+    # ------------------------------------------------------------------ the mover
+
+    def promote(self, connection: Connection, limit: int = 1000) -> int:
+        """Make jobs whose moment has come claimable. Returns how many."""
+        return len(connection.execute(self._promote, {"now": self.db.stamp(), "n": limit}).all())
+
+    def next_due(self, connection: Connection) -> float | None:
+        """Seconds until the next job becomes due (0 or less: one is), None when none waits."""
+        nearest = (
+            select(func.min(jobs.c.due_at))
+            .where(jobs.c.status == "queued", jobs.c.due_at.is_not(None))
+            .scalar_subquery()
+        )
+        due, now = connection.execute(
+            select(nearest, self.db.now() if not self.db.is_sqlite else literal(self.db.clock.now(), Instant))
+        ).one()
+        if due is None or due.year == FAR.year:
+            return None
+        return float((due - now).total_seconds())
+
+    # ------------------------------------------------------------------ ends that no worker reports
+
+    def archive(
+        self,
+        connection: Connection,
+        ids: Sequence[int],
+        status: Status,
+        actor: str,
+        action: str,
+        level: str = "info",
+        meta: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """End queued jobs: cancelled by an operator, or parents whose children have ended. Returns the ids it ended."""
+        query = select(jobs.c.id, jobs.c.tenant, jobs.c.parent_id, jobs.c.key_scope).where(
+            jobs.c.id.in_(ids), jobs.c.status == "queued"
+        )
+        rows = connection.execute(query.order_by(jobs.c.id).with_for_update()).all()
+        ended = [r.id for r in rows]
+        if not ended:
+            return []
+        kept = [c for c in COMMON if c != "status"]
+        connection.execute(
+            insert(jobs_done).from_select(
+                ["id", "status", "finished_at", *kept],
+                select(jobs.c.id, literal(str(status)), self.db.now(), *(jobs.c[c] for c in kept)).where(
+                    jobs.c.id.in_(ended)
+                ),
+            )
+        )
+        connection.execute(delete(jobs).where(jobs.c.id.in_(ended)))
+        freed = [r.id for r in rows if r.key_scope in ("done", "start")]
+        if freed:
+            connection.execute(
+                delete(job_keys).where(job_keys.c.job_id.in_(freed), job_keys.c.scope.in_(("done", "start")))
+            )
+        for r in rows:
+            record(
+                self.db,
+                connection,
+                actor=actor,
+                action=action,
+                entity="job",
+                entity_id=r.id,
+                tenant=r.tenant,
+                level=level,
+                meta=meta,
+            )
+        parents = {r.parent_id for r in rows if r.parent_id is not None}
+        if parents:
+            self.end_parents(connection, parents, actor)
+        return ended
+
+    def end_parents(self, connection: Connection, ids: Iterable[int], actor: str) -> None:
+        """End waiting parents whose last child has ended.
+
+        The parent's row is locked before its children are counted. Of two transactions that end the last two children at
+        once, the second waits for the first and then, reading afresh, finds no child left: exactly one ends the parent.
+        """
+        query = select(jobs.c.id, jobs.c.task, jobs.c.on_child_failure).where(
+            jobs.c.id.in_(set(ids)), jobs.c.waits_for_children
+        )
+        for parent in connection.execute(query.order_by(jobs.c.id).with_for_update()).all():
+            if connection.execute(select(jobs.c.id).where(jobs.c.parent_id == parent.id).limit(1)).first() is not None:
+                continue
+            bad = (
+                select(jobs_done.c.id)
+                .where(jobs_done.c.parent_id == parent.id, jobs_done.c.status != "succeeded")
+                .limit(1)
+            )
+            failed = parent.on_child_failure == "fail" and connection.execute(bad).first() is not None
+            if failed:
+                connection.execute(
+                    update(jobs)
+                    .where(jobs.c.id == parent.id)
+                    .values(error={"type": "ChildFailed", "message": "a child of this job did not succeed"})
+                )
+            self.archive(
+                connection,
+                [parent.id],
+                Status.FAILED if failed else Status.SUCCEEDED,
+                actor,
+                "JOB_CHILD_FAILED" if failed else self.policy(parent.task).completed_action,
+                "error" if failed else "info",
+            )
+
+    def sweep_parents(self, connection: Connection, actor: str, limit: int = 200) -> None:
+        """Behind the counters: end waiting parents that have no live child. Finds nothing unless a crash came in between."""
+        child = jobs.alias("child")
+        query = (
+            select(jobs.c.id).where(jobs.c.waits_for_children, jobs.c.status == "queued", jobs.c.due_at >= FAR)
+            .where(~select(child.c.id).where(child.c.parent_id == jobs.c.id).exists()).limit(limit)
+        )  # fmt: skip
+        stuck = list(connection.execute(query).scalars())
+        if stuck:
+            self.end_parents(connection, stuck, actor)

@@ -1,0 +1,216 @@
+"""The tables of the jobs room.
+
+``jobs`` holds live work only, so that it and its indexes stay small however much was done before; ``jobs_done`` holds
+what ended. A job that waits for a moment carries ``due_at`` and is in no claim index; one set-based statement clears
+``due_at`` when the moment comes, and only then is the row claimable. Uniqueness of keys stands in ``job_keys``, apart
+from the job, so that a key outlives its row and the hot table carries no unique index besides its primary key.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+
+from duly.jobs.job import ENDED, LIFECYCLE, LIVE
+from duly.storage.schema import metadata
+from duly.storage.types import Id, Instant, Json
+
+
+def _common() -> list[Column[object]]:
+    """Columns that a job keeps from birth to archive."""
+    return [
+        Column("tenant", Text, nullable=False),
+        Column("queue", Text, nullable=False),
+        Column("task", Text, nullable=False),
+        Column("priority", Integer, nullable=False, server_default="0"),
+        Column("status", Text, nullable=False),
+        Column("run_at", Instant, nullable=False),
+        Column("input", Json, nullable=False),
+        Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("max_attempts", Integer, nullable=False),
+        Column("key", Text),
+        #: When the key is free again: start, done, forever, or until an instant (see job_keys).
+        Column("key_scope", Text),
+        Column("concurrency_key", Text),
+        Column("parent_id", Id),
+        #: What a waiting parent does when a child fails: fail or ignore. Null: the parent does not wait.
+        Column("on_child_failure", Text),
+        Column("output", Json),
+        Column("error", Json),
+        Column("cost_cents", Integer, nullable=False, server_default="0"),
+        Column("remote_id", Text),
+        Column("meta", Json),
+        Column("worker", Text),
+        Column("created_at", Instant, nullable=False),
+        Column("started_at", Instant),
+    ]
+
+
+COMMON = tuple(c.name for c in _common())
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Id, Identity(always=False), primary_key=True),
+    *_common(),
+    #: When the job becomes claimable. Null: it is. A waiting parent carries a far instant.
+    Column("due_at", Instant),
+    Column("next_retry_at", Instant),
+    #: True when its queue shares its turns among tenants: such rows have an index of their own.
+    Column("fair", Boolean, nullable=False, server_default=text("false")),
+    Column("waits_for_children", Boolean, nullable=False, server_default=text("false")),
+    Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    Column("lease_token", Id),
+    Column("lease_until", Instant),
+    CheckConstraint(LIFECYCLE.check("status", LIVE), name="status"),
+    CheckConstraint("(status = 'running') = (lease_token IS NOT NULL)", name="lease"),
+    sqlite_autoincrement=True,
+    postgresql_with={"fillfactor": "70", "autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_cost_delay": "0"},
+)
+_ready = "status = 'queued' AND due_at IS NULL"
+Index(
+    "ix_jobs_ready",
+    jobs.c.queue,
+    jobs.c.priority.desc(),
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text(_ready),
+    sqlite_where=text(_ready),
+)
+_fair = "status = 'queued' AND due_at IS NULL AND fair"
+Index(
+    "ix_jobs_fair",
+    jobs.c.queue,
+    jobs.c.tenant,
+    jobs.c.priority.desc(),
+    jobs.c.run_at,
+    jobs.c.id,
+    postgresql_where=text(_fair),
+    sqlite_where=text(_fair),
+)
+_due = "status = 'queued' AND due_at IS NOT NULL"
+Index("ix_jobs_due", jobs.c.due_at, postgresql_where=text(_due), sqlite_where=text(_due))
+_running = "status = 'running'"
+Index("ix_jobs_running", jobs.c.queue, jobs.c.lease_until, postgresql_where=text(_running), sqlite_where=text(_running))
+_child = "parent_id IS NOT NULL"
+Index("ix_jobs_parent", jobs.c.parent_id, postgresql_where=text(_child), sqlite_where=text(_child))
+
+jobs_done = Table(
+    "jobs_done",
+    metadata,
+    Column("id", Id, primary_key=True, autoincrement=False),
+    *_common(),
+    Column("finished_at", Instant, nullable=False),
+    CheckConstraint(LIFECYCLE.check("status", ENDED), name="status"),
+)
+Index("ix_jobs_done_parent", jobs_done.c.parent_id, postgresql_where=text(_child), sqlite_where=text(_child))
+Index("ix_jobs_done_finished", jobs_done.c.finished_at, postgresql_using="brin")
+_failed = "status = 'failed'"
+Index("ix_jobs_done_failed", jobs_done.c.id, postgresql_where=text(_failed), sqlite_where=text(_failed))
+
+job_keys = Table(
+    "job_keys",
+    metadata,
+    Column("tenant", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("job_id", Id, nullable=False),
+    #: SHA-256 of the task's name and its encoded input, to tell a repetition from a mix-up.
+    Column("payload_hash", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    #: The instant from which the key is free; null while nobody knows or for ever.
+    Column("until", Instant),
+    Column("created_at", Instant, nullable=False),
+    PrimaryKeyConstraint("tenant", "queue", "key"),
+)
+Index("ix_job_keys_job", job_keys.c.job_id)
+Index(
+    "ix_job_keys_until",
+    job_keys.c.until,
+    postgresql_where=text("until IS NOT NULL"),
+    sqlite_where=text("until IS NOT NULL"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", Id, Identity(always=False), primary_key=True),
+    Column("job_id", Id, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("worker", Text),
+    Column("started_at", Instant),
+    Column("ended_at", Instant, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("error", Json),
+    sqlite_autoincrement=True,
+)
+Index("ix_attempts_job", attempts.c.job_id)
+
+queues = Table(
+    "queues",
+    metadata,
+    Column("name", Text, primary_key=True),
+    #: True when a claim must look closer: paused, limited, rated, keyed or fair. The fast claim passes such queues by.
+    Column("governed", Boolean, nullable=False, server_default=text("false")),
+    Column("concurrency_limit", Integer),
+    #: How many jobs with the same concurrency_key may run at once.
+    Column("key_limit", Integer),
+    Column("rate_count", Integer),
+    Column("rate_seconds", Float),
+    Column("fair", Boolean, nullable=False, server_default=text("false")),
+    Column("paused_at", Instant),
+    Column("paused_reason", Text),
+    Column("paused_by", Text),
+    Column("updated_at", Instant, nullable=False),
+)
+
+#: Starts of rate-limited queues, one row per claim, kept for one window.
+queue_starts = Table(
+    "queue_starts",
+    metadata,
+    Column("id", Id, Identity(always=False), primary_key=True),
+    Column("queue", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("count", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("ix_queue_starts_queue", queue_starts.c.queue, queue_starts.c.at)
+
+#: Facts about the whole system, one row each: the online gate is the row ``atlas_online`` and holds nothing else (T003-f).
+system_state = Table(
+    "system_state",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+)
+GATE_KEY = "atlas_online"
+
+#: Workers as they last said they were: for people to look at, never for correctness.
+workers = Table(
+    "workers",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("queues", Json, nullable=False),
+    Column("tasks", Json, nullable=False),
+    Column("running", Integer, nullable=False, server_default="0"),
+    Column("started_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+)

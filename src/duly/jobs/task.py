@@ -1,0 +1,238 @@
+"""What a task is: a function with a name, and how its jobs are to be run.
+
+A task stays the function it decorates; ``enqueue`` makes a job of it instead of running it. Options that belong to one
+job (when, which key, which tenant) are set with ``using``; options that belong to the work (retries, timeout, where it
+runs) are set where the task is defined, so that no job carries them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
+
+from duly.jobs.codec import Codec
+from duly.jobs.job import Enqueued
+from duly.kernel.backoff import Backoff
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import check_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: When the key of a job is free again.
+UniqueUntil = Literal["start", "done", "forever"] | timedelta
+#: Where a handler runs: on the event loop (async), on a thread, or in a process of its own that can be killed.
+RunIn = Literal["loop", "thread", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one job is wanted. Everything is optional; ``None`` means the task's or the setting's default."""
+
+    queue: str | None = None
+    #: The planned instant (aware). At most one of run_at and run_in.
+    run_at: datetime | None = None
+    run_in: timedelta | float | None = None
+    #: Higher runs first.
+    priority: int | None = None
+    #: The idempotency key: at most one job per tenant, queue and key.
+    key: str | None = None
+    unique_until: UniqueUntil | None = None
+    #: What to do when the key is taken by another payload: give that job back, or raise KeyConflict.
+    on_conflict: Literal["return", "raise"] = "return"
+    tenant: str | None = None
+    #: Jobs with the same concurrency key share the queue's key_limit.
+    concurrency_key: str | None = None
+    max_attempts: int | None = None
+    #: The job this one belongs to: a Job or its id.
+    parent: Any = None
+    #: Small facts handed to the handler beside its arguments, e.g. trace context.
+    meta: Mapping[str, Any] | None = None
+    #: A Session, AsyncSession, Connection or AsyncConnection: the job is written in its transaction.
+    session: Any = None
+
+    def checked(self) -> Options:
+        """Itself, or InvalidArgument naming the option."""
+        for name in ("queue", "tenant", "key", "concurrency_key"):
+            value = getattr(self, name)
+            if value is not None:
+                check_name(value, name)
+        if self.run_at is not None and self.run_in is not None:
+            raise InvalidArgument("run_at", "and run_in are both given.", "Give one.")
+        if self.run_at is not None and (not isinstance(self.run_at, datetime) or self.run_at.tzinfo is None):
+            raise InvalidArgument("run_at", f"is {self.run_at!r}; it must be a datetime with a time zone.")
+        if self.priority is not None and not -(2**31) <= self.priority < 2**31:
+            raise InvalidArgument("priority", f"is {self.priority}; it must fit in 32 bits.")
+        if self.max_attempts is not None and not 1 <= self.max_attempts < 2**31:
+            raise InvalidArgument("max_attempts", f"is {self.max_attempts}; at least 1 is needed.")
+        if self.unique_until is not None and self.key is None:
+            raise InvalidArgument("unique_until", "is given without a key.")
+        if isinstance(self.unique_until, timedelta) and self.unique_until <= timedelta(0):
+            raise InvalidArgument("unique_until", "is not a positive duration.")
+        if isinstance(self.unique_until, str) and self.unique_until not in ("start", "done", "forever"):
+            raise InvalidArgument(
+                "unique_until", f"is {self.unique_until!r}.", "Use 'start', 'done', 'forever' or a timedelta."
+            )
+        return self
+
+    def delay(self) -> float | None:
+        """Seconds from now that the job is wanted in; None for now or for a fixed instant."""
+        if self.run_in is None:
+            return None
+        return self.run_in.total_seconds() if isinstance(self.run_in, timedelta) else float(self.run_in)
+
+
+class Queueing(Protocol):
+    """What a task needs of the application: somewhere to put jobs."""
+
+    def enqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued: ...
+
+    def enqueue_tasks(
+        self, task: Task[Any, Any], many: Iterable[Mapping[str, Any]], options: Options
+    ) -> list[Enqueued]: ...
+
+    async def aenqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued: ...
+
+
+@dataclass(frozen=True)
+class Task(Generic[P, R]):
+    """A definition of work."""
+
+    name: str
+    fn: Callable[P, R]
+    queue: str = "default"
+    max_attempts: int | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    #: Seconds one run may take; None is no limit.
+    timeout: float | None = None
+    priority: int = 0
+    run_in: RunIn = "loop"
+    #: The audit action of a success; the default is ``<NAME>_COMPLETED``.
+    audit_action: str | None = None
+    #: With "fail" or "ignore", a job whose handler is done waits for the children it enqueued.
+    wait_for_children: Literal["fail", "ignore"] | None = None
+    app: Queueing | None = field(default=None, repr=False, compare=False)
+    codec: Codec = field(init=False, repr=False, compare=False)
+    #: Parameter name → what the worker hands in: "job" or "session".
+    injected: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "task name")
+        check_name(self.queue, "queue")
+        if self.timeout is not None and not self.timeout > 0:
+            raise InvalidArgument("timeout", f"is {self.timeout}; it must be more than 0 seconds.")
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidArgument("max_attempts", f"is {self.max_attempts}; at least 1 is needed.")
+        is_async = inspect.iscoroutinefunction(self.fn)
+        if is_async and self.run_in != "loop":
+            object.__setattr__(self, "run_in", "loop")
+        elif not is_async and self.run_in == "loop":
+            object.__setattr__(self, "run_in", "thread")
+        injected = _injected(self.fn)
+        if self.run_in == "process" and injected:
+            raise InvalidArgument(
+                f"task {self.name}", "runs in a process, so it cannot be handed a session or a context."
+            )
+        object.__setattr__(self, "injected", injected)
+        object.__setattr__(self, "codec", Codec(self.fn, self.name, injected))
+        for attribute in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(self.fn, attribute):
+                object.__setattr__(self, attribute, getattr(self.fn, attribute))
+        object.__setattr__(self, "__wrapped__", self.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Still the function."""
+        return self.fn(*args, **kwargs)
+
+    @property
+    def transactional(self) -> str | None:
+        """The name of the parameter that gets a session whose commit also settles the job, if there is one."""
+        return next((name for name, what in self.injected.items() if what.endswith("session")), None)
+
+    @property
+    def completed_action(self) -> str:
+        return self.audit_action or f"{self.name}_COMPLETED"
+
+    # ------------------------------------------------------------------ asking for work
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Make a job of this call. Returns (job, created) once it is committed.
+
+        Raises InvalidArgument or InvalidPayload when an argument cannot be carried, naming the parameter.
+        """
+        return self.using().enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """As ``enqueue``, for callers on an event loop."""
+        return await self.using().aenqueue(*args, **kwargs)
+
+    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[Enqueued]:
+        """Make a job of each mapping of arguments, all in one transaction, in order."""
+        return self.using().enqueue_many(many)
+
+    def using(self, **options: Any) -> Call[P, R]:
+        """This task with options for one call: queue, run_at, run_in, priority, key, unique_until, on_conflict, tenant,
+        concurrency_key, max_attempts, parent, meta, session (see ``Options``)."""
+        return Call(self, _options(options))
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[P, R]):
+    """A task and the options of one call."""
+
+    task: Task[P, R]
+    options: Options
+
+    def using(self, **options: Any) -> Call[P, R]:
+        return Call(self.task, replace(self.options, **options).checked())
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        return self._app().enqueue_task(self.task, self.task.codec.bind(args, kwargs), self.options)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        return await self._app().aenqueue_task(self.task, self.task.codec.bind(args, kwargs), self.options)
+
+    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[Enqueued]:
+        return self._app().enqueue_tasks(self.task, many, self.options)
+
+    def _app(self) -> Queueing:
+        if self.task.app is None:
+            raise InvalidArgument(f"task {self.task.name}", "belongs to no application.", "Define it with @app.task.")
+        return self.task.app
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    try:
+        return Options(**given).checked()
+    except TypeError:
+        known = Options.__dataclass_fields__
+        wrong = next((name for name in given if name not in known), "?")
+        raise InvalidArgument(wrong, "is not an option of a job.", f"Options are: {', '.join(known)}.") from None
+
+
+def _injected(fn: Callable[..., Any]) -> dict[str, str]:
+    """Which parameters the worker fills in: ``job`` annotated Job or Context, and sessions, by annotation or by name."""
+    found: dict[str, str] = {}
+    try:
+        hints = get_type_hints(fn)
+    except NameError:
+        hints = {}
+    for p in inspect.signature(fn).parameters.values():
+        kind = hints.get(p.name)
+        name = getattr(kind, "__name__", "")
+        module = getattr(kind, "__module__", "")
+        if module == "duly.jobs.run" and name == "Context":
+            found[p.name] = "context"
+        elif module == "duly.jobs.job" and name == "Job":
+            found[p.name] = "job"
+        elif module.startswith("sqlalchemy.") and name == "AsyncSession":
+            found[p.name] = "async_session"
+        elif module.startswith("sqlalchemy.") and name == "Session":
+            found[p.name] = "session"
+        elif p.name == "session" and kind is None and p.default is p.empty:
+            found[p.name] = "async_session" if inspect.iscoroutinefunction(fn) else "session"
+    return found

@@ -1,0 +1,198 @@
+"""Why does this job not run? Every condition in order, met or not, each with its remedy. Pure: facts in, answers out.
+
+The queue's conditions come from ``kernel.gate``, the very function that the claim asks, so this page cannot say one thing
+and the worker do another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from duly.jobs.job import Job, Status
+from duly.kernel.gate import Hold, HoldReason, QueueFacts, gate
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition: its name, whether it is met, what is the case, and what to do if it is not met."""
+
+    name: str
+    met: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """A worker as it last said it was."""
+
+    name: str
+    queues: frozenset[str]
+    tasks: frozenset[str]
+    state: str
+    #: Seconds since it was seen.
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class WhyFacts:
+    """Everything that bears on one job."""
+
+    job: Job
+    now: datetime
+    queue: QueueFacts
+    workers: Sequence[WorkerFacts]
+    #: The jobs that fill the queue's limit, a few of them.
+    limit_held_by: Sequence[int] = ()
+    #: Running jobs with the same concurrency key, and how many are allowed.
+    key_held_by: Sequence[int] = ()
+    key_limit: int | None = None
+    #: How many ready jobs of the queue come first.
+    ahead: int = 0
+    open_children: int = 0
+
+
+def why(f: WhyFacts) -> list[Check]:
+    """The conditions in the order in which a claim meets them. All met: it will be claimed in a moment."""
+    job = f.job
+    if job.is_final:
+        ended = f"it ended as {job.status}" + (f" at {_at(job.finished_at)}" if job.finished_at else "")
+        remedy = (
+            f"duly jobs replay {job.id}" if job.status is not Status.SUCCEEDED else f"duly jobs replay {job.id} --force"
+        )
+        return [Check("ended", False, ended, remedy)]
+    if job.status is Status.RUNNING:
+        return [_running(job, f.now)]
+    if job.waits_for_children:
+        waits = f"its handler is done; {f.open_children} of its children have not ended"
+        return [Check("children", False, waits, f"duly jobs list --parent {job.id}")]
+    return [
+        _due(job, f.now), _gate(f, HoldReason.GATE), _gate(f, HoldReason.PAUSED), _gate(f, HoldReason.BLACKOUT), _gate(f, HoldReason.LIMIT),
+        _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), _attempts(job), _uniqueness(job), _turn(f),
+    ]  # fmt: skip
+
+
+def _at(instant: datetime | None) -> str:
+    return instant.isoformat(timespec="seconds").replace("+00:00", "Z") if instant else "?"
+
+
+def _span(delta: timedelta) -> str:
+    seconds = max(0, round(delta.total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _running(job: Job, now: datetime) -> Check:
+    if job.lease_until is not None and job.lease_until < now:
+        detail = f"worker {job.worker} holds it, but its lease lapsed {_span(now - job.lease_until)} ago: it will be rescued at the next pass of any worker"
+        return Check("running", False, detail, "start a worker")
+    since = f" since {_at(job.started_at)}" if job.started_at else ""
+    detail = f"worker {job.worker} runs it{since} (attempt {job.attempts} of {job.max_attempts})"
+    return Check("running", True, detail, f"duly jobs cancel {job.id}")
+
+
+def _due(job: Job, now: datetime) -> Check:
+    if job.is_due(now):
+        return Check("due", True, f"due since {_at(job.run_at)}")
+    assert job.due_at is not None
+    reason = "waits for its retry" if job.next_retry_at is not None else "is planned for later"
+    return Check(
+        "due",
+        False,
+        f"it {reason}: due at {_at(job.due_at)}, in {_span(job.due_at - now)}",
+        "wait, or cancel it and enqueue it again without run_at",
+    )
+
+
+_QUESTIONS = {
+    HoldReason.GATE: ("gate", "the online gate is open", "duly gate online"),
+    HoldReason.PAUSED: ("paused", "the queue is not paused", "duly queues resume {queue}"),
+    HoldReason.BLACKOUT: ("blackout", "no blackout covers this moment", "wait for its end"),
+    HoldReason.LIMIT: ("limit", "the queue is below its limit", "wait, or duly queues limit {queue} --limit N"),
+    HoldReason.RATE: ("rate", "the queue is below its rate", "wait, or duly queues limit {queue} --rate N/SECONDS"),
+}
+
+
+def _gate(f: WhyFacts, reason: HoldReason) -> Check:
+    """Ask the gate about one reason alone, so that each condition is shown, not only the first."""
+    q = f.queue
+    alone = QueueFacts(q.name)
+    if reason is HoldReason.GATE:
+        alone = replace(alone, online=q.online)
+    elif reason is HoldReason.PAUSED:
+        alone = replace(alone, paused_at=q.paused_at, paused_reason=q.paused_reason)
+    elif reason is HoldReason.BLACKOUT:
+        alone = replace(alone, blackout_until=q.blackout_until)
+    elif reason is HoldReason.LIMIT:
+        alone = replace(alone, limit=q.limit, running=q.running)
+    else:
+        alone = replace(alone, rate=q.rate, started=q.started, rate_frees_at=q.rate_frees_at)
+    name, fine, remedy = _QUESTIONS[reason]
+    answer = gate(alone)
+    if not isinstance(answer, Hold):
+        return Check(name, True, fine)
+    detail = answer.detail
+    if reason is HoldReason.LIMIT and f.limit_held_by:
+        detail += f" (held by jobs {', '.join(map(str, f.limit_held_by))})"
+    if answer.until is not None:
+        detail += f"; free again at {_at(answer.until)}"
+    return Check(name, False, detail, remedy.format(queue=q.name))
+
+
+def _concurrency_key(f: WhyFacts) -> Check:
+    key = f.job.concurrency_key
+    if key is None:
+        return Check("concurrency key", True, "it has none")
+    if f.key_limit is not None and len(f.key_held_by) >= f.key_limit:
+        held = ", ".join(map(str, f.key_held_by))
+        return Check(
+            "concurrency key",
+            False,
+            f"{len(f.key_held_by)} of {f.key_limit} jobs with key {key!r} are running ({held})",
+            "wait for them",
+        )
+    return Check("concurrency key", True, f"key {key!r} is free")
+
+
+def _worker(f: WhyFacts) -> Check:
+    if not f.workers:
+        return Check("worker", False, "no worker is alive", "duly worker")
+    serving = [w for w in f.workers if f.job.queue in w.queues]
+    if not serving:
+        return Check("worker", False, f"no worker serves queue {f.job.queue!r}", f"duly worker --queue {f.job.queue}")
+    knowing = [w for w in serving if f.job.task in w.tasks]
+    if not knowing:
+        names = ", ".join(w.name for w in serving[:3])
+        return Check(
+            "worker",
+            False,
+            f"no worker of this queue knows task {f.job.task!r} ({names} do not)",
+            "deploy the code that defines it",
+        )
+    ready = [w for w in knowing if w.state == "running"]
+    if not ready:
+        return Check("worker", False, f"worker {knowing[0].name} is {knowing[0].state}", "duly doctor")
+    return Check("worker", True, f"{len(ready)} worker(s) serve it: {', '.join(w.name for w in ready[:3])}")
+
+
+def _attempts(job: Job) -> Check:
+    return Check(
+        "attempts",
+        job.attempts_left > 0,
+        f"{job.attempts} of {job.max_attempts} attempts used",
+        f"duly jobs replay {job.id}",
+    )
+
+
+def _uniqueness(job: Job) -> Check:
+    return Check("uniqueness", True, f"key {job.key!r} is its own" if job.key is not None else "it has no key")
+
+
+def _turn(f: WhyFacts) -> Check:
+    if f.ahead:
+        return Check("turn", True, f"{f.ahead} ready job(s) of this queue come first")
+    return Check("turn", True, "it is next")

@@ -1,0 +1,752 @@
+"""The worker: claims, runs, settles, and stops in good order.
+
+Handlers live on the event loop; storage lives on threads of its own, so that neither waits for the other::
+
+    claim thread ──rows──▶ event loop: start → run → outcome ──settlements──▶ settle thread
+                                ▲                                                  │
+    heartbeat thread ── lost, cancelled ──┘        housekeeping thread ◀── database ┘
+
+* The claim thread asks for as much as its lanes have room for and sleeps on a bell otherwise.
+* The settle thread takes what gathered while its last statement ran: load makes batches, idleness adds no delay.
+* The heartbeat thread renews leases until the last job is settled, also while draining, and cannot be blocked by
+  handlers (case B032). Which jobs are held is known from ``_held``: entered before a run starts, removed after its
+  settlement is written.
+
+What can run twice: a job whose worker lost its lease between the effect and the settlement. The second run is fenced by
+another token; the late settlement of the first changes nothing and is told as the event ``lease_lost``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import random
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from duly.jobs import processes
+from duly.jobs.claim import Lane
+from duly.jobs.codec import Arguments
+from duly.jobs.engine import Engine
+from duly.jobs.house import Housekeeper
+from duly.jobs.loops import LOOP_BACKOFF, Loop, Threads
+from duly.jobs.run import Run, call, failed, prepare, refused, succeeded
+from duly.jobs.settle import Claimed, Settlement, settle
+from duly.jobs.task import Task
+from duly.kernel.errors import DulyError, InvalidArgument
+from duly.kernel.lease import LeaseTerms
+from duly.kernel.outcome import Outcome, OutcomeKind
+
+#: The most threads for plain handlers in one worker.
+MAX_THREADS = 64
+
+
+class LeaseLost(DulyError):
+    """The job belongs to somebody else by now; its effects in our database are rolled back."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker did, for the last line it prints."""
+
+    claimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    snoozed: int = 0
+    released: int = 0
+    lost: int = 0
+
+
+class Worker:
+    """Runs jobs of some queues. One per process is the rule; several may share one when tests want it."""
+
+    def __init__(self, engine: Engine, queues: Mapping[str, int], name: str | None = None) -> None:
+        if not queues:
+            raise InvalidArgument("queues", "is empty.", "Name at least one queue.")
+        for queue_name, n in queues.items():
+            if n < 1:
+                raise InvalidArgument(f"queues[{queue_name}]", f"is {n}; at least 1 is needed.")
+        self.engine = engine
+        self.db, self.settings, self.emitter = engine.db, engine.settings, engine.emitter
+        self.clock = engine.clock
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.terms = LeaseTerms(self.settings.lease)
+        self.lanes = {q: Lane(q, n, self.settings.claim_batch) for q, n in queues.items()}
+        self.tally = Tally()
+        self.state = "starting"
+        #: False: the database does not answer, or work waits and none is claimed. The reason is in ``problems``.
+        self._lock = threading.Lock()
+        self._held: dict[int, Run] = {}
+        self._done: queue.SimpleQueue[Settlement | None] = queue.SimpleQueue()
+        self._bell = self.db.bell()
+        self._beat = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
+        self._children = processes.Children()
+        self._dice = random.Random()
+        self._stopped: asyncio.Event | None = None
+        self._stop_now: asyncio.Event | None = None
+        self._deadlines = 0
+        self._sweeping = False
+        self._quiet = threading.Event()
+        self._until_idle: float | None = None
+        self.house = Housekeeper(self)
+        self._claimer = Loop("claim", self._claim_step, self.emitter)
+        self._settler = Loop("settle", self._settle_step, self.emitter)
+        self._heart = Loop("heartbeat", self._heart_step, self.emitter)
+        self._keeper = Loop("house", self.house.step, self.emitter)
+        self.loops = (self._claimer, self._settler, self._heart, self._keeper)
+        self._next_due: float = 0.0  # monotonic instant of the next promotion worth making
+        self._answered = 0.0
+
+    # ------------------------------------------------------------------ life
+
+    def run(self, *, until_idle: bool | float = False) -> Tally:
+        """Work until SIGTERM or SIGINT (blocking). Returns what was done.
+
+        ``until_idle``: end by itself once nothing is left to run; a number also waits for jobs due within so many seconds.
+        """
+        return asyncio.run(
+            self.arun(until_idle=until_idle, signals=threading.current_thread() is threading.main_thread())
+        )
+
+    async def arun(self, *, until_idle: bool | float = False, signals: bool = False) -> Tally:
+        """The same on a running event loop. ``stop()`` ends it."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._stopped, self._stop_now = asyncio.Event(), asyncio.Event()
+        if until_idle is not False:
+            self._until_idle = 0.0 if until_idle is True else float(until_idle)
+        restore = self._catch_signals(loop) if signals else None
+        listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=str(e)[:300]))
+        self.state = "running"
+        self.emitter.emit(
+            "worker_started", worker=self.name, queues={n: ln.concurrency for n, ln in self.lanes.items()}
+        )
+        if listener is not None:
+            listener.start()
+        for supervised in self.loops:
+            supervised.start()
+        watch = asyncio.create_task(self._watch_idle()) if self._until_idle is not None else None
+        try:
+            await self._stopped.wait()
+            await self._drain()
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self.state = "stopped"
+            for supervised in self.loops:
+                supervised.stop()
+            self._beat.set()
+            self._bell.ring()
+            self._done.put(None)
+            if listener is not None:
+                await loop.run_in_executor(None, listener.stop)
+            for supervised in self.loops:
+                await loop.run_in_executor(None, supervised.join, 3.0)
+            with contextlib.suppress(Exception):
+                await loop.run_in_executor(None, self.house.say_goodbye)
+            self._threads.close()
+            self._children.close()
+            if restore is not None:
+                restore()
+            self.emitter.emit("worker_stopped", worker=self.name)
+        return self.tally
+
+    def stop(self) -> None:
+        """Begin to stop, from any thread. A second call does not wait for running jobs."""
+        loop = self._loop
+        if loop is None or self._stopped is None or self._stop_now is None:
+            return
+
+        def ask() -> None:
+            assert self._stopped is not None and self._stop_now is not None
+            if self._stopped.is_set():
+                self._stop_now.set()
+            self._stopped.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(ask)
+
+    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> Any:
+        def caught(number: int) -> None:
+            again = self._stopped is not None and self._stopped.is_set()
+            self.emitter.emit(
+                "signal",
+                "warning",
+                signal=signal.Signals(number).name,
+                effect="stop now" if again else "drain, then stop",
+            )
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, caught, number)
+        return lambda: [loop.remove_signal_handler(n) for n in (signal.SIGTERM, signal.SIGINT)]
+
+    async def _drain(self) -> None:
+        """Stop claiming, let running jobs finish for ``grace``, cancel them, give back what is left."""
+        assert self._stop_now is not None
+        self.state = "draining"
+        self._claimer.stop()
+        self._bell.ring()
+        await asyncio.get_running_loop().run_in_executor(None, self._claimer.join, 5.0)
+        self._give_back(lambda _: True)
+        until = time.monotonic() + self.settings.grace
+        while self._running() and time.monotonic() < until and not self._stop_now.is_set():
+            await asyncio.sleep(0.02)
+        left = [run for run in list(self._held.values()) if not run.extra.get("settled")]
+        for run in left:
+            run.interrupt("release")
+        if left:
+            self.emitter.emit("drain_cut", "warning", worker=self.name, jobs=[r.claimed.id for r in left])
+        until = time.monotonic() + 2
+        while self._running() and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        # Handlers on threads cannot be interrupted: their jobs are given back while the program ends.
+        for run in list(self._held.values()):
+            if not run.extra.get("settled"):
+                self._settled(run, Outcome(OutcomeKind.RELEASED))
+        until = time.monotonic() + 5
+        while self._held and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+
+    def _running(self) -> bool:
+        return any(lane.running or lane.buffer for lane in self.lanes.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this worker is not ready; empty when it is."""
+        out = [f"{x.name}: {x.problem}" for x in self.loops if not x.ready]
+        if self.house.stalled:
+            out.append(self.house.stalled)
+        return out
+
+    @property
+    def ready(self) -> bool:
+        """Is it claiming, settling and keeping its leases?"""
+        return self.state == "running" and not self.problems
+
+    async def _watch_idle(self) -> None:
+        """End the worker once there is nothing left for it."""
+        assert self._until_idle is not None
+        while True:
+            await asyncio.sleep(0.05)
+            if self._held or not self._quiet.is_set():
+                continue
+            try:
+                busy = await self.db.arun(self.engine.busy, list(self.lanes), self._until_idle)
+            except DulyError:
+                continue
+            if not busy and not self._held:
+                self.stop()
+                return
+
+    # ------------------------------------------------------------------ claim
+
+    def _claim_step(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_due:
+            self._promote()
+        open_lanes: dict[str, int] = {}
+        governed: list[tuple[str, int]] = []
+        with self._lock:
+            for lane in self.lanes.values():
+                lane.look(now)
+                lane.governed = lane.name in self.house.governed
+                room = lane.room()
+                if room > 0:
+                    if lane.governed:
+                        governed.append((lane.name, room))
+                    else:
+                        open_lanes[lane.name] = room
+        tasks = self.engine.task_names
+        got = asked = 0
+        if tasks:
+            if open_lanes:
+                asked += sum(open_lanes.values())
+                got += self._claim(open_lanes, tasks)
+            for name, room in governed:
+                if self._claimer.stopping.is_set():
+                    break
+                asked += room
+                got += self._claim_governed(name, room, tasks)
+        if got:
+            self._quiet.clear()
+            if got >= asked // 2:
+                return  # there is more where this came from
+        else:
+            self._quiet.set()
+        if got == 0 or not asked:
+            pause = (
+                max(0.0, min(self.settings.poll, self._next_due - time.monotonic())) if asked else self.settings.poll
+            )
+            self._bell.wait(pause if pause > 0 else 0.001)
+
+    def _claim(self, rooms: dict[str, int], tasks: list[str]) -> int:
+        engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
+        if self.db.is_sqlite and not engine.any_ready(list(rooms)):
+            return 0
+        rows = self.db.once(lambda c: engine.store.claim(c, rooms, tasks, token, self.terms.seconds, self.name))
+        self._deliver(rows, asked_at)
+        return len(rows)
+
+    def _claim_governed(self, name: str, room: int, tasks: list[str]) -> int:
+        engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
+        rows = self.db.write(
+            lambda c: engine.queues.claim_governed(
+                c, name, room, tasks, token, self.terms.seconds, self.name, self.house.note_hold
+            )
+        )
+        self._deliver(rows, asked_at)
+        return len(rows)
+
+    def _deliver(self, rows: list[Claimed], asked_at: float) -> None:
+        if not rows:
+            return
+        runs = []
+        tasks = self.engine.tasks
+        with self._lock:
+            for c in rows:
+                run = Run(c, tasks.get(c.task), asked_at)
+                self._held[c.id] = run
+                self.lanes[c.queue].outstanding += 1
+                runs.append(run)
+            self.tally.claimed += len(rows)
+        self.emitter.emit(
+            "jobs_claimed", "debug", worker=self.name, count=len(rows), lags=[(c.queue, c.task, c.lag) for c in rows]
+        )
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._accept, runs)
+        except RuntimeError:  # the loop has ended: the leases lapse and others take over
+            with self._lock:
+                for run in runs:
+                    self._held.pop(run.claimed.id, None)
+
+    def _promote(self) -> None:
+        """Make due jobs claimable, and find out when to do so next."""
+        store = self.engine.store
+        while True:
+            wait = self.db.read(store.next_due)
+            if wait is not None and wait <= 0:
+                if self.db.once(store.promote) == 0:
+                    wait = 0.02  # others are moving these rows now
+                    break
+                continue
+            break
+        self._next_due = time.monotonic() + min(self.settings.poll, wait if wait is not None else self.settings.poll)
+
+    # ------------------------------------------------------------------ run (on the event loop)
+
+    def _accept(self, runs: list[Run]) -> None:
+        touched = {}
+        for run in runs:
+            lane = self.lanes[run.claimed.queue]
+            lane.buffer.append((run, run.claimed_mono))
+            touched[lane.name] = lane
+        for lane in touched.values():
+            self._pump(lane)
+
+    def _pump(self, lane: Lane) -> None:
+        buffer, draining = lane.buffer, self.state != "running"
+        while buffer and lane.running < lane.concurrency:
+            run: Run = buffer.popleft()[0]
+            if draining or run.reason is not None:
+                self._settled(run, Outcome(OutcomeKind.RELEASED), started=False)
+                continue
+            lane.running += 1
+            self._start(run)
+
+    def _start(self, run: Run) -> None:
+        assert self._loop is not None
+        task = run.task
+        run.started_mono = time.monotonic()
+        if task is None:  # it was claimed by name, so this cannot be; be safe
+            self._end(run, Outcome(OutcomeKind.RELEASED))
+            return
+        if task.timeout is not None:
+            run.deadline = run.started_mono + task.timeout
+            self._watch_deadlines()
+        if task.run_in == "loop":
+            coroutine = self._run_async(run, task)
+            run.handle = _start_task(self._loop, coroutine, run)
+        elif task.run_in == "thread":
+            run.cancel_event()
+            self._threads.submit(self._run_thread, run, task)
+        else:
+            self._threads.submit(self._run_process, run, task)
+
+    async def _run_async(self, run: Run, task: Task[Any, Any]) -> None:
+        try:
+            arguments = prepare(run, self.name)
+            if task.transactional is not None:
+                await self._run_async_transaction(run, task, arguments)
+                return
+            outcome = succeeded(run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload)
+        except InvalidArgument as error:
+            outcome = self._unreadable(run, error)
+        except (Exception, asyncio.CancelledError) as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end(run, outcome)
+
+    def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
+        """InvalidArgument before the handler ran is about the stored input; from inside the handler it is an ordinary failure."""
+        tb = error.__traceback__
+        inside = tb is not None and tb.tb_next is not None and run.task is not None and any(
+            f.tb_frame.f_code is getattr(run.task.fn, "__code__", None) for f in _frames(tb)
+        )  # fmt: skip
+        return failed(run, error, self.clock.now()) if inside else refused(error, self.clock.now())
+
+    def _run_thread(self, run: Run, task: Task[Any, Any]) -> None:
+        try:
+            arguments = prepare(run, self.name)
+            if task.transactional is not None:
+                self._run_transaction(run, task, arguments)
+                return
+            outcome = succeeded(run, call(task, arguments), self.settings.max_payload)
+        except InvalidArgument as error:
+            outcome = self._unreadable(run, error)
+        except BaseException as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end_soon(run, outcome)
+
+    def _run_process(self, run: Run, task: Task[Any, Any]) -> None:
+        child = None
+        try:
+            child = self._children.get()
+            run.kill = child.kill
+            if run.reason is not None:
+                child.kill()
+            output, problem = child.run(*processes.address(task), run.claimed.input, self.settings.max_payload)
+            error = None if problem is None else {"type": "UnstorableResult", "message": problem}
+            outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
+        except processes.ChildDied as died:
+            interrupted: BaseException = asyncio.CancelledError() if run.reason is not None else died
+            outcome = failed(run, interrupted, self.clock.now())
+        except processes.RemoteFailure as remote:
+            outcome = failed(run, remote, self.clock.now())
+            assert outcome.error is not None
+            outcome.error["type"] = remote.kind
+        except BaseException as raised:
+            outcome = failed(run, raised, self.clock.now())
+        finally:
+            run.kill = None
+            if child is not None:
+                self._children.put(child)
+        self._end_soon(run, outcome)
+
+    # ------------------------------------------------------------------ transactional handlers
+
+    def _run_transaction(self, run: Run, task: Task[Any, Any], arguments: Arguments) -> None:
+        """A handler with a session: its effects and the settlement are one commit."""
+        from sqlalchemy.orm import Session
+
+        assert task.transactional is not None
+        outcome, written = None, False
+        try:
+            with Session(self.db.session_engine) as session:
+                try:
+                    arguments.kwargs[task.transactional] = session
+                    outcome = succeeded(run, call(task, arguments), self.settings.max_payload)
+                    decided = self._decide(run, outcome)
+                    if not self.engine.store.settle(session.connection(), [decided], self.name):
+                        raise LeaseLost(f"job {run.claimed.id} belongs to another worker by now")
+                    session.commit()
+                    written = True
+                except BaseException:
+                    session.rollback()
+                    raise
+        except LeaseLost:
+            outcome = Outcome(OutcomeKind.LOST)
+        except BaseException as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end_soon(run, outcome, written)
+
+    async def _run_async_transaction(self, run: Run, task: Task[Any, Any], arguments: Arguments) -> None:
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        assert task.transactional is not None
+        outcome, written = None, False
+        try:
+            async with AsyncSession(self.db.async_engine) as session:
+                try:
+                    arguments.kwargs[task.transactional] = session
+                    outcome = succeeded(
+                        run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload
+                    )
+                    decided = self._decide(run, outcome)
+                    if not await session.run_sync(
+                        lambda s: self.engine.store.settle(s.connection(), [decided], self.name)
+                    ):
+                        raise LeaseLost(f"job {run.claimed.id} belongs to another worker by now")
+                    await session.commit()
+                    written = True
+                except BaseException:
+                    await session.rollback()
+                    raise
+        except LeaseLost:
+            outcome = Outcome(OutcomeKind.LOST)
+        except (Exception, asyncio.CancelledError) as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end(run, outcome, written)
+
+    # ------------------------------------------------------------------ end of a run
+
+    def _end_soon(self, run: Run, outcome: Outcome, written: bool = False) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end, run, outcome, written)
+
+    def _end(self, run: Run, outcome: Outcome, written: bool = False) -> None:
+        """A run is over (on the loop): free its slot, start the next, hand the settlement on."""
+        lane = self.lanes[run.claimed.queue]
+        lane.running -= 1
+        lane.ended += 1
+        if run.deadline:
+            self._deadlines -= 1
+        self._settled(run, outcome, written=written)
+        if lane.buffer:
+            self._pump(lane)
+        if lane.room() > 0:
+            self._bell.ring()
+
+    def _decide(self, run: Run, outcome: Outcome) -> Settlement:
+        return settle(run.claimed, outcome, self.engine.policy(run.claimed.task), self._dice.random())
+
+    def _settled(self, run: Run, outcome: Outcome, *, written: bool = False, started: bool = True) -> None:
+        if run.extra.get("settled"):
+            return
+        run.extra["settled"] = True
+        if outcome.kind is OutcomeKind.LOST:
+            # not ours any more: nothing to write
+            self._forget([run])
+            self.tally.lost += 1
+            self.emitter.emit("lease_lost", "warning", worker=self.name, job=run.claimed.id, task=run.claimed.task)
+            return
+        decided = self._decide(run, outcome)
+        run.extra["settlement"] = decided
+        if written:
+            self._account([run], {run.claimed.id})
+            return
+        self._done.put(decided)
+
+    # ------------------------------------------------------------------ settle
+
+    def _settle_step(self) -> None:
+        first = self._done.get()
+        batch = [] if first is None else [first]
+        limit = self.settings.claim_batch
+        while len(batch) < limit:
+            try:
+                more = self._done.get_nowait()
+            except queue.Empty:
+                break
+            if more is not None:
+                batch.append(more)
+        if not batch:
+            return
+        failures = 0
+        while True:
+            try:
+                held = self._write(batch)
+                break
+            except Exception as error:
+                # The outcome of the runs is known and must not be lost: write it again until the database takes it.
+                failures += 1
+                if len(batch) > 1 and not _is_outage(error):
+                    held = self._write_one_by_one(batch)
+                    break
+                self._settler.ready, self._settler.problem = False, f"{type(error).__name__}: {error}"[:500]
+                self.emitter.emit(
+                    "settle_failed", "error", error=self._settler.problem, jobs=len(batch), failures=failures
+                )
+                if not _is_outage(error) and failures >= 3:
+                    held = set()  # this row cannot be written: its lease lapses, and the rescue accounts for it
+                    break
+                if self._settler.stopping.wait(LOOP_BACKOFF.delay(failures)):
+                    return
+        with self._lock:
+            runs = [run for s in batch if (run := self._held.get(s.id)) is not None]
+        self._account(runs, held)
+
+    def _write(self, batch: list[Settlement]) -> set[int]:
+        store = self.engine.store
+        door = self.db.once if store.settles_alone(batch) else self.db.write
+        return door(lambda c: store.settle(c, batch, self.name))
+
+    def _write_one_by_one(self, batch: list[Settlement]) -> set[int]:
+        """One settlement that the database refuses must not hold up the others."""
+        held: set[int] = set()
+        for s in batch:
+            try:
+                held |= self._write([s])
+            except Exception as error:
+                if _is_outage(error):
+                    self._done.put(s)
+                    continue
+                self.emitter.emit("settlement_refused", "error", job=s.id, error=str(error)[:500])
+                plain = Settlement(s.id, s.token, s.event, s.status, "{}" if s.final else None, {"type": "UnstorableOutcome", "message": "the outcome could not be stored"},
+                                   action=s.action, level=s.level, wait=s.wait, until=s.until, counted=s.counted, record=s.record,
+                                   parent_id=s.parent_id, key_scope=s.key_scope)  # fmt: skip
+                with contextlib.suppress(Exception):
+                    held |= self._write([plain])
+        return held
+
+    def _account(self, runs: list[Run], held: set[int]) -> None:
+        """After the write: let go of what was settled, count it and tell it."""
+        self._forget(runs)
+        now = time.monotonic()
+        told, tally = [], self.tally
+        for run in runs:
+            s: Settlement = run.extra["settlement"]
+            c = run.claimed
+            if c.id not in held:
+                tally.lost += 1
+                self.emitter.emit("lease_lost", "warning", worker=self.name, job=c.id, task=c.task, attempt=c.attempts)
+                continue
+            event = s.event
+            seconds = now - run.started_mono if run.started_mono else 0.0
+            told.append((c.queue, c.task, event, seconds))
+            if event == "succeed":
+                tally.succeeded += 1
+            elif event == "retry":
+                tally.retried += 1
+                self._tell(c, "job_retry", "warning", s, wait=s.wait)
+            elif event == "fail":
+                tally.failed += 1
+                self._tell(c, "job_failed", "error", s)
+            elif event == "cancel":
+                tally.cancelled += 1
+                self._tell(c, "job_cancelled", "warning", s)
+            elif event == "snooze":
+                tally.snoozed += 1
+            elif event == "release":
+                tally.released += 1
+            elif event == "wait":
+                tally.succeeded += 1
+        if told:
+            self.emitter.emit("jobs_settled", "debug", worker=self.name, jobs=told)
+
+    def _tell(self, c: Claimed, name: str, level: Any, s: Settlement, **more: Any) -> None:
+        kind = (s.error or {}).get("type")
+        self.emitter.emit(
+            name,
+            level,
+            job=c.id,
+            task=c.task,
+            queue=c.queue,
+            attempt=c.attempts,
+            max_attempts=c.max_attempts,
+            error=kind,
+            **more,
+        )
+
+    def _forget(self, runs: list[Run]) -> None:
+        with self._lock:
+            for run in runs:
+                if self._held.get(run.claimed.id) is run:
+                    del self._held[run.claimed.id]
+                    self.lanes[run.claimed.queue].outstanding -= 1
+
+    # ------------------------------------------------------------------ leases
+
+    def _heart_step(self) -> None:
+        every = self.terms.renew_every
+        self._beat.wait(every)
+        if self._beat.is_set():
+            return
+        self.renew()
+
+    def renew(self) -> None:
+        """Renew the leases of everything held here that was claimed a while ago, and hear what happened to it meanwhile."""
+        old = time.monotonic() - self.terms.renew_every / 2
+        with self._lock:
+            held = [(run.claimed.id, run.claimed.token, run) for run in self._held.values() if run.claimed_mono < old]
+        for start in range(0, len(held), 1000):
+            part = held[start : start + 1000]
+            answer = self.db.write(
+                lambda c, p=part: self.engine.store.renew(c, [(i, t) for i, t, _ in p], self.terms.seconds)
+            )  # type: ignore[misc]
+            lost = [run for ident, _, run in part if ident not in answer and not run.extra.get("settled")]
+            cancelled = [run for ident, _, run in part if answer.get(ident)]
+            self.interrupt_soon(lost, "lost")
+            self.interrupt_soon(cancelled, "cancel")
+
+    def interrupt_soon(self, runs: list[Run], reason: Any) -> None:
+        if runs and self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(lambda: [run.interrupt(reason) for run in runs])
+
+    def held(self) -> list[Run]:
+        """What this worker holds at this moment."""
+        with self._lock:
+            return list(self._held.values())
+
+    def _watch_deadlines(self) -> None:
+        """One timer for all timeouts: it runs while any job has one."""
+        self._deadlines += 1
+        if not self._sweeping:
+            self._sweeping = True
+            assert self._loop is not None
+            self._loop.call_later(0.05, self._sweep)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for run in self.held():
+            if run.deadline and run.deadline <= now and run.reason is None and not run.extra.get("settled"):
+                run.interrupt("timeout")
+        self._sweeping = self._deadlines > 0
+        if self._sweeping:
+            assert self._loop is not None
+            self._loop.call_later(0.05, self._sweep)
+
+    # ------------------------------------------------------------------ giving back
+
+    def _give_back(self, which: Any) -> None:
+        """Release prefetched jobs that have not started (on the loop): no attempt is used."""
+        for lane in self.lanes.values():
+            kept = [item for item in lane.buffer if not which(item)]
+            back = [item for item in lane.buffer if which(item)]
+            lane.buffer.clear()
+            lane.buffer.extend(kept)
+            for run, _ in back:
+                self._settled(run, Outcome(OutcomeKind.RELEASED), started=False)
+
+    def give_back_soon(self, which: Any) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._give_back, which)
+
+
+def _frames(tb: Any) -> Any:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _is_outage(error: Exception) -> bool:
+    from duly.kernel.errors import DatabaseUnavailable
+
+    return isinstance(error, DatabaseUnavailable)
+
+
+if sys.version_info >= (3, 12):
+
+    def _start_task(loop: asyncio.AbstractEventLoop, coroutine: Any, run: Run) -> asyncio.Task[None] | None:
+        """Start at once: a handler that never waits ends within this call and costs no turn of the loop."""
+        return asyncio.Task(coroutine, loop=loop, eager_start=True)
+
+else:
+
+    def _start_task(loop: asyncio.AbstractEventLoop, coroutine: Any, run: Run) -> asyncio.Task[None] | None:
+        return loop.create_task(coroutine)

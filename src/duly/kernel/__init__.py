@@ -1,0 +1,8 @@
+"""The kernel: pure decisions on plain values.
+
+Everything here is a function of its arguments. Nothing reads a clock, draws a random number, touches a database, a
+thread or an event loop; ``lint-imports`` checks it. Rooms ask the kernel one question each:
+
+* may it run now? ``gate`` · again after how long? ``backoff`` · is this move allowed? ``lifecycle``
+* how long do I hold it? ``lease`` · can this value be carried? ``payload`` · what went wrong? ``errors``
+"""

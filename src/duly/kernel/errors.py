@@ -1,0 +1,151 @@
+"""Every error Duly raises, as one tree.
+
+::
+
+    DulyError
+    ├── UsageError                  the caller can mend it: a value, a name, a session
+    │   ├── InvalidArgument         one field is wrong (ValueError too)
+    │   │   └── InvalidPayload      a value inside a job's input cannot be carried
+    │   ├── UnknownTask             no task of this name is defined here
+    │   ├── UnsafeSession           an SQLite session whose savepoints would not hold
+    │   └── KeyConflict             the idempotency key is taken by a different payload
+    ├── NotFound                    there is no such job, queue, worker
+    ├── WrongState                  the move is not in the lifecycle
+    ├── DatabaseError
+    │   ├── DatabaseUnavailable     the database does not answer; trying again may help
+    │   ├── SchemaMissing           the tables are not there yet: run `duly migrate`
+    │   └── SchemaTooNew            the database was migrated by a newer Duly
+    └── Signal                      raised by a handler to say how its run ended
+        ├── PermanentError          failed, and trying again would not help
+        ├── Retry                   failed, try again after a delay of the handler's choice
+        ├── Snooze                  not now: ask again later, no attempt used
+        └── Cancel                  stop: this job is not wanted any more
+
+Messages are sentences that say what to do next; the data stands on the error, so nobody parses a message.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+
+class DulyError(Exception):
+    """The root of every error Duly raises on purpose."""
+
+
+class UsageError(DulyError):
+    """The caller can mend this."""
+
+
+class InvalidArgument(UsageError, ValueError):
+    """One field has a value that cannot be used.
+
+    ``field`` is its name as the caller wrote it, ``problem`` what is wrong with it, ``remedy`` what to do (may be empty).
+    """
+
+    def __init__(self, field: str, problem: str, remedy: str = "") -> None:
+        self.field, self.problem, self.remedy = field, problem, remedy
+        super().__init__(f"{field}: {problem}" + (f" {remedy}" if remedy else ""))
+
+
+class InvalidPayload(InvalidArgument):
+    """A value inside a job's input cannot be carried; ``field`` is its path, such as ``items[2].price``."""
+
+
+class UnknownTask(UsageError, LookupError):
+    """No task of this name is defined in this application."""
+
+    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
+        self.name, self.known = name, known
+        hint = f" Known tasks: {', '.join(known[:8])}." if known else " No tasks are defined."
+        super().__init__(f"no task is called {name!r}.{hint}")
+
+
+class UnsafeSession(UsageError):
+    """The given SQLite session or connection would lose or keep rows against its savepoints."""
+
+
+class KeyConflict(UsageError):
+    """The idempotency key belongs to a job with another payload; ``job_id`` names that job."""
+
+    def __init__(self, key: str, queue: str, job_id: int) -> None:
+        self.key, self.queue, self.job_id = key, queue, job_id
+        super().__init__(
+            f"key {key!r} on queue {queue!r} already belongs to job {job_id}, whose input differs. "
+            "Use another key, or leave on_conflict at 'return' to be given that job."
+        )
+
+
+class NotFound(DulyError, LookupError):
+    """There is no such thing, or it belongs to another tenant."""
+
+    def __init__(self, what: str, ident: object) -> None:
+        self.what, self.ident = what, ident
+        super().__init__(f"there is no {what} {ident}.")
+
+
+class WrongState(DulyError):
+    """The move is not in the lifecycle: ``current`` is where the thing stands, ``event`` what was asked."""
+
+    def __init__(self, what: str, current: str, event: str, allowed: tuple[str, ...] = ()) -> None:
+        self.what, self.current, self.event, self.allowed = what, current, event, allowed
+        hint = f" Allowed from: {', '.join(allowed)}." if allowed else ""
+        super().__init__(f"{what} is {current}, so it cannot {event}.{hint}")
+
+
+class DatabaseError(DulyError):
+    """Something about the database."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database does not answer."""
+
+
+class SchemaMissing(DatabaseError):
+    """The tables of Duly are not in this database."""
+
+
+class SchemaTooNew(DatabaseError):
+    """The database was migrated by a newer Duly that this version cannot work beside."""
+
+
+class Signal(DulyError):
+    """How a handler says, by raising, how its run ended."""
+
+
+class PermanentError(Signal):
+    """The job failed and trying again would not help (T003-d). Audited as JOB_FAILED_PERMANENT."""
+
+
+class Retry(Signal):
+    """The job failed; try again.
+
+    ``after``: seconds or a timedelta to wait instead of the task's backoff, for example a provider's Retry-After.
+    An attempt is used. Raised on the last attempt, the job ends as failed.
+    """
+
+    def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
+        self.after = after.total_seconds() if isinstance(after, timedelta) else after
+        super().__init__(message or "the handler asked for a retry")
+
+
+class Snooze(Signal):
+    """Not now: the job goes back to wait and no attempt is used.
+
+    Exactly one of ``until`` (an aware instant) and ``after`` (seconds or a timedelta).
+    """
+
+    def __init__(
+        self, message: str = "", *, until: datetime | None = None, after: float | timedelta | None = None
+    ) -> None:
+        if (until is None) == (after is None):
+            raise InvalidArgument("Snooze", "give exactly one of until= and after=.")
+        if until is not None and until.tzinfo is None:
+            raise InvalidArgument("Snooze.until", "is a naive datetime.", "Give it a time zone.")
+        self.until = until
+        self.after = after.total_seconds() if isinstance(after, timedelta) else after
+        super().__init__(message or "the handler asked to be run later")
+
+
+class Cancel(Signal):
+    """Stop: the job is not wanted any more. It ends as cancelled."""

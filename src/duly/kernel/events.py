@@ -1,0 +1,53 @@
+"""What rooms say happened. Logs, metrics and alerts listen; rooms never format a line themselves.
+
+An event carries names, ids and durations, never arguments, addresses or tokens. Work done in batches is told in
+batches: one event with many jobs, so that the hot path pays once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened: a name in snake_case, how much it matters, and its facts."""
+
+    name: str
+    level: Level = "info"
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]
+
+
+class Emitter:
+    """Hands events to listeners. A listener that raises is not allowed to harm the work it hears about."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Add a listener; returns a function that removes it."""
+        self._listeners = (*self._listeners, listener)
+
+        def remove() -> None:
+            self._listeners = tuple(x for x in self._listeners if x is not listener)
+
+        return remove
+
+    def emit(self, name: str, level: Level = "info", **facts: Any) -> None:
+        listeners = self._listeners
+        if not listeners:
+            return
+        event = Event(name, level, facts)
+        for listener in listeners:
+            try:
+                listener(event)
+            except Exception as error:
+                if name != "listener_failed":
+                    self.emit("listener_failed", "error", event=name, error=repr(error)[:500])

@@ -1,0 +1,105 @@
+"""May it run now? One question, one answer: ``Admit`` or ``Hold``.
+
+The online gate, a paused queue, a blackout, a concurrency limit and a rate limit are all reasons to hold. Held work is
+never claimed, so holding costs no attempt, and what holds one queue says nothing about another. The claim asks this
+before it takes anything; ``duly why`` asks the same question for people, so that the two can never disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+#: Texts that mean yes and no in the row of the online gate (T003-f). Anything else is unreadable and means offline.
+YES = frozenset({"true", "1", "on", "yes"})
+NO = frozenset({"false", "0", "off", "no"})
+
+
+class HoldReason(StrEnum):
+    """Why work is held, in the order in which the reasons are looked at."""
+
+    GATE = "gate"
+    PAUSED = "paused"
+    BLACKOUT = "blackout"
+    LIMIT = "limit"
+    RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``count`` starts in any window of ``seconds``."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """What is known of a queue when the question is asked."""
+
+    name: str
+    #: The global gate (R003-8).
+    online: bool = True
+    #: When and why the queue was paused; None when it was not.
+    paused_at: datetime | None = None
+    paused_reason: str | None = None
+    #: The end of the blackout that covers this instant, None outside of one.
+    blackout_until: datetime | None = None
+    #: How many of its jobs may run at once in the whole cluster; None is no limit.
+    limit: int | None = None
+    #: How many run now, counted from leases.
+    running: int = 0
+    rate: Rate | None = None
+    #: Starts inside the rate window that ends now.
+    started: int = 0
+    #: When the oldest of those leaves the window.
+    rate_frees_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Work may start; ``room`` is how many, None for any number."""
+
+    room: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Work waits; ``until`` is when it is worth asking again, None when only a person or another job can tell."""
+
+    reason: HoldReason
+    detail: str
+    until: datetime | None = None
+
+
+def read_gate(value: str | None) -> bool:
+    """Is the system online, given the text in the gate's row? A missing row is online, an unreadable one is not (T003-f)."""
+    return value is None or value.strip().strip('"').lower() in YES
+
+
+def gate(q: QueueFacts) -> Admit | Hold:
+    """The one answer for a queue."""
+    if not q.online:
+        return Hold(HoldReason.GATE, "the online gate is closed")
+    if q.paused_at is not None:
+        return Hold(
+            HoldReason.PAUSED, f"queue {q.name} is paused" + (f": {q.paused_reason}" if q.paused_reason else "")
+        )
+    if q.blackout_until is not None:
+        return Hold(HoldReason.BLACKOUT, f"queue {q.name} is in a blackout", q.blackout_until)
+    room: int | None = None
+    if q.limit is not None:
+        room = q.limit - q.running
+        if room <= 0:
+            return Hold(HoldReason.LIMIT, f"{q.running} of {q.limit} jobs of queue {q.name} are running")
+    if q.rate is not None:
+        left = q.rate.count - q.started
+        if left <= 0:
+            return Hold(
+                HoldReason.RATE,
+                f"{q.started} jobs of queue {q.name} started in the last {q.rate.seconds:g} s, the limit is {q.rate.count}",
+                q.rate_frees_at,
+            )
+        room = left if room is None else min(room, left)
+    return Admit(room)

@@ -1,0 +1,89 @@
+"""Can this value be carried in a job? Found out when it is enqueued, with the path of what cannot.
+
+Payloads are JSON. What one database stores and another refuses is refused alike on both (case B038): the NUL
+character, NaN and infinities, half of a surrogate pair, and texts beyond the size limit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from duly.kernel.errors import InvalidArgument, InvalidPayload
+
+#: The deepest nesting carried. JSON parsers of both databases stop somewhere beyond this.
+MAX_DEPTH = 100
+
+
+def check_text(text: str, path: str) -> str:
+    """Refuse text that a database cannot store. Returns it unchanged."""
+    if "\x00" in text:
+        raise InvalidPayload(path, "contains the NUL character, which databases cannot store.", "Remove it.")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidPayload(
+                path,
+                "contains half of a surrogate pair, which is not valid Unicode.",
+                "Repair the text where it is read.",
+            ) from None
+    return text
+
+
+def check_name(text: str, field: str, limit: int = 200) -> str:
+    """A name such as a queue, tenant, task or key: not empty, storable, at most ``limit`` characters."""
+    if not isinstance(text, str):
+        raise InvalidArgument(field, f"is of type {type(text).__name__}; it must be a text.")
+    if not text:
+        raise InvalidArgument(field, "is empty.")
+    if len(text) > limit:
+        raise InvalidArgument(field, f"has {len(text)} characters; at most {limit} are allowed.")
+    try:
+        return check_text(text, field)
+    except InvalidPayload as error:
+        raise InvalidArgument(field, error.problem, error.remedy) from None
+
+
+def check_value(value: Any, path: str, depth: int = 0) -> None:
+    """Refuse a value that does not come back as it was sent. ``path`` names it in the error, e.g. ``items[2].price``."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return
+    if kind is str:
+        check_text(value, path)
+    elif kind is int:
+        if not -(2**63) <= value < 2**64:
+            raise InvalidPayload(path, "is an integer of more than 64 bits.", "Send it as text.")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise InvalidPayload(path, f"is {value}, which JSON cannot carry.", "Send None or a text instead.")
+    elif depth >= MAX_DEPTH:
+        raise InvalidPayload(path, f"is nested deeper than {MAX_DEPTH} levels (or contains itself).")
+    elif kind is dict:
+        for key, inner in value.items():
+            if type(key) is not str:
+                raise InvalidPayload(
+                    path, f"has a key of type {type(key).__name__}; keys must be texts.", "Convert the keys."
+                )
+            check_text(key, f"{path} (a key)")
+            check_value(inner, f"{path}.{key}" if path else key, depth + 1)
+    elif kind is list or kind is tuple:
+        for position, inner in enumerate(value):
+            check_value(inner, f"{path}[{position}]", depth + 1)
+    else:
+        raise InvalidPayload(
+            path,
+            f"is of type {kind.__module__}.{kind.__qualname__}, which JSON cannot carry.",
+            "Annotate the task's parameter with its type, or convert it.",
+        )
+
+
+def check_size(encoded: int, limit: int, path: str) -> None:
+    """Refuse an encoded payload of more than ``limit`` bytes."""
+    if encoded > limit:
+        raise InvalidPayload(
+            path,
+            f"is {encoded:,} bytes when encoded; the limit is {limit:,}.",
+            "Store it elsewhere and send a reference, or raise the setting max_payload.",
+        )

@@ -1,0 +1,249 @@
+"""The one door to the database: two engines at most, transactions, the clock rule, wake-ups, and a thread pool for async.
+
+Storage is synchronous (HOUSE decision 1). A caller on an event loop goes through ``arun``, a small pool of threads.
+Which clock? On PostgreSQL the database's own, so that machines with skewed clocks agree; elsewhere, and always with a
+ManualClock, the instant of ``clock`` (``stamp`` says which).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Engine, QueuePool, exc, func, literal
+from sqlalchemy.engine import URL, make_url
+
+from duly.clock import SystemClock
+from duly.kernel.clock import Clock
+from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
+from duly.settings import Settings
+from duly.storage import postgres, sqlite
+from duly.storage.types import Instant
+from duly.storage.wake import Bell, Bells
+
+T = TypeVar("T")
+Name = Literal["sqlite", "postgresql"]
+
+
+class Database:
+    """A database and how to talk to it."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.url = parse_url(settings.database_url)
+        self.name: Name = "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
+        self.bells = Bells()
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._open()
+        ref = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: (db := ref()) and db._after_fork())
+
+    def _open(self) -> None:
+        s = self.settings
+        self._writer: sqlite.GroupWriter | None = None
+        self._sessions: Engine | None = None
+        self._async: Any = None
+        if self.name == "sqlite":
+            self.memory = sqlite.is_memory(self.url)
+            if not self.memory and self.url.database:
+                folder = Path(self.url.database).expanduser().resolve().parent
+                if not folder.is_dir():
+                    raise InvalidArgument(
+                        "database_url", f"the folder {folder} does not exist.", "Make it, or name another file."
+                    )
+            self.engine: Engine = sqlite.writer_engine(self.url, s.sqlite_synchronous, s.busy_timeout)
+            self._writer = sqlite.GroupWriter(self.engine)
+            self._reader = self.engine if self.memory else sqlite.reader_engine(self.url, s.busy_timeout)
+            self.auto = self.engine
+        else:
+            self.memory = False
+            self.engine = postgres.make_engine(self.url, pool_size=s.pool_size, prepare=self.prepares)
+            self._reader = self.engine
+            self.auto = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def _after_fork(self) -> None:
+        # Connections must not be shared with the parent. They are forgotten, not closed: the parent still uses them.
+        self.engine.dispose(close=False)
+        self._pool = None
+        self.bells = Bells()
+        self._lock = threading.Lock()
+        self._open()
+
+    # ------------------------------------------------------------------ facts
+
+    @property
+    def prepares(self) -> bool:
+        """May statements be prepared on the server?"""
+        return self.settings.pooler != "transaction"
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.name == "sqlite"
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without its password, for people."""
+        return self.url.render_as_string(hide_password=True)
+
+    # ------------------------------------------------------------------ time
+
+    def stamp(self) -> datetime | None:
+        """The instant to hand to a statement: None lets PostgreSQL use its own clock."""
+        return self.clock.now() if self.is_sqlite or self.clock.manual else None
+
+    def now(self) -> ColumnElement[datetime]:
+        """The present instant as an SQL expression, by the same rule."""
+        stamp = self.stamp()
+        return func.now(type_=Instant) if stamp is None else literal(stamp, Instant)
+
+    # ------------------------------------------------------------------ transactions
+
+    def write(self, fn: Callable[[Connection], T]) -> T:
+        """Run ``fn(connection)`` in one write transaction; committed when this returns.
+
+        On SQLite it may share the commit with writes that other threads of this process ask for at the same moment.
+        Raises DatabaseUnavailable when the database does not answer.
+        """
+        try:
+            if self._writer is not None:
+                return self._writer.run(fn)
+            with self.engine.begin() as connection:
+                return fn(connection)
+        except exc.DBAPIError as error:
+            raise self.translated(error) from error
+
+    def once(self, fn: Callable[[Connection], T]) -> T:
+        """As ``write``, for exactly one statement: PostgreSQL is spared BEGIN and COMMIT."""
+        if self._writer is not None:
+            return self.write(fn)
+        try:
+            with self.auto.connect() as connection:
+                return fn(connection)
+        except exc.DBAPIError as error:
+            raise self.translated(error) from error
+
+    def read(self, fn: Callable[[Connection], T]) -> T:
+        """Run ``fn(connection)`` in one transaction that only reads."""
+        if self.memory:
+            return self.write(fn)
+        try:
+            with self._reader.connect() as connection:
+                return fn(connection)
+        except exc.DBAPIError as error:
+            raise self.translated(error) from error
+
+    async def arun(self, fn: Callable[..., T], *args: Any) -> T:
+        """Run a synchronous storage function on the pool, for callers on an event loop."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(
+                    max_workers=max(2, self.settings.pool_size - 4), thread_name_prefix="duly-storage"
+                )
+        return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
+
+    def translated(self, error: exc.DBAPIError) -> Exception:
+        """A lost or unreachable database as DatabaseUnavailable; everything else as it came."""
+        if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
+            first = str(error.orig).strip().splitlines()
+            return DatabaseUnavailable(
+                f"the database at {self.shown_url} does not answer: {first[0] if first else error!r}"
+            )
+        return error
+
+    # ------------------------------------------------------------------ sessions
+
+    @property
+    def session_engine(self) -> Engine:
+        """An engine for sessions on this database: transactional handlers use it, and so may you."""
+        if not self.is_sqlite:
+            return self.engine
+        if self.memory:
+            raise InvalidArgument(
+                "database_url", "an in-memory database has one connection, so it offers no sessions.", "Use a file."
+            )
+        with self._lock:
+            if self._sessions is None:
+                s = self.settings
+                self._sessions = sqlite.make_engine(
+                    self.url, synchronous=s.sqlite_synchronous, busy_timeout=s.busy_timeout, poolclass=QueuePool, pool_size=5,
+                    connect_args={"check_same_thread": False},
+                )  # fmt: skip
+            return self._sessions
+
+    @property
+    def async_engine(self) -> Any:
+        """The same for AsyncSession (an ``AsyncEngine``; needs ``duly[async]``)."""
+        with self._lock:
+            if self._async is None:
+                s = self.settings
+                if self.is_sqlite:
+                    self._async = sqlite.make_async_engine(
+                        self.url, synchronous=s.sqlite_synchronous, busy_timeout=s.busy_timeout
+                    )
+                else:
+                    self._async = postgres.make_async_engine(self.url, prepare=self.prepares)
+            return self._async
+
+    # ------------------------------------------------------------------ ids and wake-ups
+
+    def next_ids(self, connection: Connection, table: str, count: int) -> list[int]:
+        """Take ``count`` ids of ``table`` at once, in ascending order."""
+        if self.is_sqlite:
+            return list(sqlite.next_ids(connection, table, count))
+        return postgres.next_ids(connection, table, count)
+
+    def bell(self) -> Bell:
+        """A new bell for a waiting loop; it also hears other processes on SQLite."""
+        if self.is_sqlite and not self.memory:
+            ear = sqlite.FileEar(self.url)
+            bell = Bell(sqlite.LISTEN_STEP, ear.heard)
+        else:
+            bell = Bell()
+        return self.bells.add(bell)
+
+    def listener(self, failed: Callable[[BaseException], None]) -> postgres.Listener | None:
+        """The thread that hears other processes on PostgreSQL; None where there is none (SQLite, a pooler)."""
+        if self.is_sqlite or not self.prepares:
+            return None
+        return postgres.Listener(self.url, self.bells.ring, failed)
+
+    # ------------------------------------------------------------------ end
+
+    def close(self) -> None:
+        """Close every connection. The object can be used again; it reconnects."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._reader is not self.engine:
+            self._reader.dispose()
+        if self._sessions is not None:
+            self._sessions.dispose()
+        self.engine.dispose()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+
+def parse_url(text: str) -> URL:
+    """A database URL. Raises InvalidArgument for what Duly cannot use."""
+    try:
+        url = make_url(text)
+    except exc.ArgumentError:
+        raise InvalidArgument(
+            "database_url", f"{text!r} is not a URL.", "Write sqlite:///file.db or postgresql://user@host/name."
+        ) from None
+    backend = url.get_backend_name()
+    if backend == "postgres":
+        url = url.set(drivername="postgresql")
+        backend = "postgresql"
+    if backend not in ("sqlite", "postgresql"):
+        raise InvalidArgument("database_url", f"{backend} is not supported.", "Use SQLite or PostgreSQL.")
+    return url

@@ -1,0 +1,118 @@
+"""Migrations: making the tables, and refusing a database this code does not understand.
+
+Revisions are numbered texts ("0001"). The database remembers its revision and, beside it, the oldest revision whose code
+may still run on it (``works_with``). Migrations are additive, so during a rolling deploy the old version keeps working
+on the new schema; a database that has moved on too far is refused in words. An embedded (SQLite) database migrates
+itself when it is opened; a PostgreSQL is migrated by ``duly migrate``, once, before the new version starts.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, MetaData, inspect, text
+
+from duly.kernel.errors import SchemaMissing, SchemaTooNew
+from duly.settings import Settings
+from duly.storage.database import Database
+from duly.storage.schema import metadata
+
+VERSION_TABLE = "duly_version"
+#: The revision this code was written for. A test holds it against the newest migration.
+HEAD = "0001"
+#: The row of system_state that holds the oldest revision whose code may run.
+WORKS_WITH_KEY = "schema_works_with"
+
+
+def all_metadata() -> MetaData:
+    """The tables of every room (they register themselves when imported)."""
+    from importlib import import_module
+
+    for module in ("duly.audit.tables", "duly.jobs.tables"):
+        import_module(module)
+    return metadata
+
+
+def _config(**attributes: Any) -> Any:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    config.attributes.update(attributes)
+    return config
+
+
+def current(connection: Connection) -> str | None:
+    """The database's revision, None when Duly's tables are not there."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return revision
+
+
+def check(connection: Connection, where: str) -> None:
+    """Raise SchemaMissing or SchemaTooNew unless this code may run on the database."""
+    revision = current(connection)
+    if revision is None:
+        raise SchemaMissing(f"the tables of Duly are not in {where}. Run `duly migrate` first.")
+    if revision < HEAD:
+        raise SchemaMissing(f"{where} is at revision {revision}, this version needs {HEAD}. Run `duly migrate`.")
+    if revision > HEAD:
+        oldest = connection.execute(
+            text("SELECT value FROM system_state WHERE key = :k"), {"k": WORKS_WITH_KEY}
+        ).scalar()
+        if oldest is None or str(oldest) > HEAD:
+            raise SchemaTooNew(
+                f"{where} was migrated to revision {revision} by a newer Duly; this one knows {HEAD} and cannot work beside it. "
+                "Upgrade this program."
+            )
+
+
+def migrate(db: Database) -> tuple[str | None, str]:
+    """Bring the database to HEAD. Returns (revision before, revision after). Safe to run from several places at once."""
+
+    def run(connection: Connection) -> tuple[str | None, str]:
+        from alembic import command
+
+        if not db.is_sqlite:
+            # One migration at a time; the lock goes with the transaction.
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly migrate'))"))
+        before = current(connection)
+        if before is not None and before >= HEAD:
+            return before, before
+        command.upgrade(_config(connection=connection), "head")
+        return before, HEAD
+
+    return db.write(run)
+
+
+def upgrade(url: str) -> None:
+    """Migrate the database at ``url``."""
+    db = Database(Settings.load(database_url=url))
+    try:
+        migrate(db)
+    finally:
+        db.close()
+
+
+def ensure(db: Database) -> None:
+    """Check the schema; on an embedded database, make or upgrade it."""
+    if db.is_sqlite and not db.read(lambda c: (current(c) or "") >= HEAD):
+        migrate(db)
+    db.read(lambda c: check(c, db.shown_url))
+
+
+def sql(dialect: str) -> str:
+    """Every statement of a fresh install as SQL text, for people who migrate by hand."""
+    from alembic import command
+
+    buffer = io.StringIO()
+    with redirect_stdout(buffer):
+        config = _config(dialect=dialect)
+        config.output_buffer = buffer
+        command.upgrade(config, "head", sql=True)
+    return buffer.getvalue()

@@ -1,0 +1,21 @@
+"""${message}
+
+Revision ${up_revision}, after ${down_revision | comma,n}.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+${imports if imports else ""}
+
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+#: The oldest revision whose code may still run on this schema.
+works_with = ${repr(up_revision)}
+
+
+def upgrade() -> None:
+    ${upgrades if upgrades else "pass"}

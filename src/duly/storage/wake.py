@@ -1,0 +1,58 @@
+"""Wake-ups: hints that there may be work. Polling is the rule; a lost hint costs one polling interval and nothing else.
+
+A ``Bell`` is what a waiting loop waits on. ``Bells`` rings all of them: when this process enqueued something, and when the
+dialect heard of another process (a NOTIFY on PostgreSQL; a changed ``PRAGMA data_version`` on SQLite).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+
+class Bell:
+    """One loop's wake-up. Rings are not counted: many rings before a wait are one wake-up."""
+
+    __slots__ = ("__weakref__", "_event", "_heard", "step")
+
+    def __init__(self, step: float | None = None, heard: Callable[[], bool] | None = None) -> None:
+        self._event = threading.Event()
+        #: On a database without notifications: look with ``heard`` every ``step`` seconds while waiting.
+        self.step, self._heard = step, heard
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for a ring, at most ``timeout`` seconds. True when it rang."""
+        if self._heard is None or self.step is None:
+            rang = self._event.wait(timeout)
+        else:
+            rang = self._event.is_set() or self._heard()
+            while not rang and timeout > 0:
+                rang = self._event.wait(min(self.step, timeout)) or self._heard()
+                timeout -= self.step
+        self._event.clear()
+        return rang
+
+
+class Bells:
+    """All the bells of one database in this process."""
+
+    def __init__(self) -> None:
+        self._bells: weakref.WeakSet[Bell] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def add(self, bell: Bell) -> Bell:
+        with self._lock:
+            self._bells.add(bell)
+        return bell
+
+    def ring(self) -> None:
+        if not self._bells:
+            return
+        with self._lock:
+            bells = list(self._bells)
+        for bell in bells:
+            bell.ring()
