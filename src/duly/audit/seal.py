@@ -118,7 +118,7 @@ class Sealer:
         gaps = self._open_gaps(connection)
         if not gaps:
             return []
-        known = set()
+        known: set[int] = set()
         recent = select(audit_seals.c.entries).where(audit_seals.c.sealed_at > self.db.clock.now() - LATE)
         inside = or_(*(audit_log.c.id.between(a, b) for a, b in gaps[-500:]))
         rows = list(

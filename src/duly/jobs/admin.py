@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, literal, null, select, text, update
+from sqlalchemy import Connection, delete, func, insert, literal, null, select, update
 
 from duly.audit.store import record
 from duly.jobs.engine import Engine
@@ -113,7 +113,8 @@ class JobAdmin:
             "started_at": null(),
         }
         columns = ["id", *COMMON]
-        source = select(*(renewed.get(c, jobs_done.c[c]) for c in columns)).where(jobs_done.c.id == ident)
+        picked: list[Any] = [renewed.get(c, jobs_done.c[c]) for c in columns]
+        source = select(*picked).where(jobs_done.c.id == ident)
         connection.execute(insert(jobs).from_select(columns, source))
         connection.execute(delete(jobs_done).where(jobs_done.c.id == ident))
         meta = {"reason": reason, "was": locked.status}
@@ -222,9 +223,8 @@ class JobAdmin:
         if statuses:
             where.append(jobs_done.c.status.in_([str(s) for s in statuses]))
         if dry_run:
-            return self.db.read(
-                lambda c: c.execute(select(text("count(*)")).select_from(jobs_done).where(*where)).scalar_one()
-            )  # type: ignore[no-any-return]
+            count = select(func.count()).select_from(jobs_done).where(*where)
+            return self.db.read(lambda c: c.execute(count).scalar_one())
         total = 0
         while True:
 

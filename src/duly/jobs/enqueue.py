@@ -136,8 +136,9 @@ class JobMaker:
             ident = connection.execute(self._one, parameters).scalar_one()
         else:
             parameters |= {"run_at": new.run_at, "delay": new.delay, "notify": self.db.settings.notify}
-            ident, *instants, _ = connection.execute(self._one, parameters).one()
-            run_at, due_at, created_at = (i if i is None else i.astimezone(UTC) for i in instants)
+            ident, run_at, due_at, created_at, _ = connection.execute(self._one, parameters).one()
+            run_at, created_at = run_at.astimezone(UTC), created_at.astimezone(UTC)
+            due_at = due_at and due_at.astimezone(UTC)
         if new.concurrency_key is not None:
             self._govern(connection, {new.queue})
         return _job(new, ident, created_at, run_at, due_at)

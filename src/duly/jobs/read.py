@@ -45,7 +45,7 @@ def _live() -> Select[Any]:
 
 
 def _done() -> Select[Any]:
-    none = {n: null().cast(Instant).label(n) for n in ("due_at", "next_retry_at", "lease_until")}
+    none: dict[str, Any] = {n: null().cast(Instant).label(n) for n in ("due_at", "next_retry_at", "lease_until")}
     none |= {n: literal(False).label(n) for n in ("waits_for_children", "cancel_requested")}
     return select(*(jobs_done.c[n] for n in _FIELDS), *(none[n] for n in _LIVE_ONLY), jobs_done.c.finished_at)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, text, update
 
 from duly.audit.store import record
@@ -150,7 +151,7 @@ class JobStore:
         )
 
     def _encode(self, batch: Iterable[Settlement]) -> str:
-        dumps = sqlite.orjson.dumps
+        dumps = orjson.dumps
         return encode(self.db.is_sqlite, (
             {
                 "id": s.id, "token": s.token, "wait": s.wait, "until": s.until, "waits": s.event == "wait", "retry": s.event == "retry",

@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from duly.jobs import processes
@@ -94,7 +95,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
         self._children = processes.Children()
-        self._dice = random.Random()
+        self._dice = random.Random()  # noqa: S311
         self._stopped: asyncio.Event | None = None
         self._stop_now: asyncio.Event | None = None
         self._deadlines = 0
@@ -170,7 +171,8 @@ class Worker:
             return
 
         def ask() -> None:
-            assert self._stopped is not None and self._stop_now is not None
+            assert self._stopped is not None
+            assert self._stop_now is not None
             if self._stopped.is_set():
                 self._stop_now.set()
             self._stopped.set()
@@ -674,18 +676,23 @@ class Worker:
             held = [(run.claimed.id, run.claimed.token, run) for run in self._held.values() if run.claimed_mono < old]
         for start in range(0, len(held), 1000):
             part = held[start : start + 1000]
-            answer = self.db.write(
-                lambda c, p=part: self.engine.store.renew(c, [(i, t) for i, t, _ in p], self.terms.seconds)
-            )  # type: ignore[misc]
+            leases = [(ident, token) for ident, token, _ in part]
+            answer = self.db.write(partial(self.engine.store.renew, held=leases, lease=self.terms.seconds))
             lost = [run for ident, _, run in part if ident not in answer and not run.extra.get("settled")]
             cancelled = [run for ident, _, run in part if answer.get(ident)]
             self.interrupt_soon(lost, "lost")
             self.interrupt_soon(cancelled, "cancel")
 
     def interrupt_soon(self, runs: list[Run], reason: Any) -> None:
+        """Interrupt runs, from any thread."""
+
+        def interrupt() -> None:
+            for run in runs:
+                run.interrupt(reason)
+
         if runs and self._loop is not None:
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(lambda: [run.interrupt(reason) for run in runs])
+                self._loop.call_soon_threadsafe(interrupt)
 
     def held(self) -> list[Run]:
         """What this worker holds at this moment."""

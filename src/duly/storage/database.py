@@ -45,7 +45,13 @@ class Database:
         self._lock = threading.Lock()
         self._open()
         ref = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: (db := ref()) and db._after_fork())
+
+        def forked() -> None:
+            db = ref()
+            if db is not None:
+                db._after_fork()
+
+        os.register_at_fork(after_in_child=forked)
 
     def _open(self) -> None:
         s = self.settings

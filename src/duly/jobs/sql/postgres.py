@@ -104,9 +104,8 @@ def _rows(connection: Connection, sql: str, parameters: dict[str, Any], prepare:
     """Run a statement on the driver itself (binary results, prepared); through SQLAlchemy when the driver is asynchronous."""
     if connection.dialect.is_async:
         return connection.exec_driver_sql(sql, parameters).all()
-    return (
-        connection.connection.driver_connection.cursor(binary=True).execute(sql, parameters, prepare=prepare).fetchall()
-    )  # type: ignore[union-attr]
+    driver: Any = connection.connection.driver_connection
+    return driver.cursor(binary=True).execute(sql, parameters, prepare=prepare).fetchall()
 
 
 def claim(
@@ -134,7 +133,7 @@ def claim(
         },
         prepare,
     )
-    return [Claimed(*row, token) for row in rows]
+    return [Claimed._make((*row, token)) for row in rows]
 
 
 def take(
@@ -150,14 +149,14 @@ def take(
     rows = _rows(
         connection, TAKE, {"ids": list(ids), "token": token, "lease": lease, "worker": worker, "now": now}, prepare
     )
-    return [Claimed(*row, token) for row in rows]
+    return [Claimed._make((*row, token)) for row in rows]
 
 
 def finish(
     connection: Connection, batch: Sequence[Settlement], actor: str, now: datetime | None, prepare: bool = True
 ) -> list[int]:
     """Move settled jobs to jobs_done with their audit rows. Returns the ids that were still held under their tokens."""
-    sparse = {
+    sparse: dict[str, list[Any]] = {
         "errors": [None if s.error is None else orjson.dumps(s.error).decode() for s in batch],
         "costs": [s.cost_cents for s in batch],
         "remotes": [s.remote_id for s in batch],

@@ -103,7 +103,7 @@ def claim(
     out: list[Claimed] = []
     for queue, room in queues.items():
         rows = _rows(connection, CLAIM, {**held, "queue": queue, "room": room})
-        out += [Claimed(*row, token) for row in rows]
+        out += [Claimed._make((*row, token)) for row in rows]
     return out
 
 
@@ -126,7 +126,7 @@ def take(
         "until": at + int(lease * 1e6),
         "now": at,
     }
-    return [Claimed(*row, token) for row in _rows(connection, TAKE, parameters)]
+    return [Claimed._make((*row, token)) for row in _rows(connection, TAKE, parameters)]
 
 
 def finish(

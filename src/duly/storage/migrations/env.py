@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from alembic import context
 
 from duly.storage.migrate import VERSION_TABLE, all_metadata
 
 config = context.config
-options = {
+options: dict[str, Any] = {
     "target_metadata": all_metadata(),
     "version_table": VERSION_TABLE,
     "transaction_per_migration": False,
