@@ -42,11 +42,9 @@ class Lane:
     def look(self, now: float) -> None:
         """Take note of the pace. ``now`` is monotonic."""
         elapsed = now - self.seen_at
-        if elapsed < 0.005:
+        if elapsed < 0.02:
             return
-        fresh = (self.ended - self.seen_ended) / elapsed
-        # quick to grow, quicker to shrink: a prefetch that is too deep holds work back from others
-        self.pace = fresh if fresh < self.pace else 0.5 * self.pace + 0.5 * fresh
+        self.pace = 0.5 * self.pace + 0.5 * (self.ended - self.seen_ended) / elapsed
         self.seen_ended, self.seen_at = self.ended, now
 
     def room(self) -> int:
@@ -55,10 +53,10 @@ class Lane:
         free = self.concurrency - waiting
         if self.governed:
             return max(0, min(free, self.batch))
-        depth = min(self.batch, int(self.pace * HORIZON))
-        want = free + depth
+        # two claims deep, so that one is on its way while the other is worked off
+        depth = min(2 * self.batch, int(self.pace * HORIZON))
         # a long line of unsettled jobs means that storage is behind: more claims would not help
-        want = min(want, self.batch, self.concurrency + 4 * self.batch - self.outstanding)
-        if want <= 0 or (free <= 0 and want < depth // 2):
-            return 0
-        return want
+        want = min(free + depth, self.batch, self.concurrency + 4 * self.batch - self.outstanding)
+        if free <= 0 and want < min(depth, self.batch) // 4:
+            return 0  # enough is at hand; a larger claim costs less
+        return max(0, want)

@@ -50,6 +50,7 @@ class Housekeeper:
         #: Why this worker makes no progress although work waits; empty when it does.
         self.stalled = ""
         self._claimed = 0
+        self._sealed_at = 0
         self._waited = 0
         self._holds: dict[str, str] = {}
         self._admin = JobAdmin(self.engine)
@@ -178,10 +179,10 @@ class Housekeeper:
 
     def seal(self) -> None:
         """Extend the hash chain over the audit trail."""
-        busy = any(lane.running for lane in self.worker.lanes.values())
+        busy, self._sealed_at = self.worker.tally.claimed - self._sealed_at > 100, self.worker.tally.claimed
         # under load the chain may lag behind; it catches up when there is time
         for _ in range(1 if busy else 20):
-            if self._sealer.seal(1000 if busy else 5000) == 0:
+            if self._sealer.seal(5000) == 0:
                 break
 
     def parents(self) -> None:

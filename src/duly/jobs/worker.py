@@ -607,6 +607,8 @@ class Worker:
     def _account(self, runs: list[Run], held: set[int]) -> None:
         """After the write: let go of what was settled, count it and tell it."""
         self._forget(runs)
+        if any(lane.room() > 0 for lane in self.lanes.values()):
+            self._bell.ring()
         now = time.monotonic()
         told, tally = [], self.tally
         for run in runs:

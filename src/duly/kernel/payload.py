@@ -37,6 +37,8 @@ def check_name(text: str, field: str, limit: int = 200) -> str:
         raise InvalidArgument(field, f"is of type {type(text).__name__}; it must be a text.")
     if not text:
         raise InvalidArgument(field, "is empty.")
+    if not text.isprintable():
+        raise InvalidArgument(field, "contains control characters.", "Use printable characters only.")
     if len(text) > limit:
         raise InvalidArgument(field, f"has {len(text)} characters; at most {limit} are allowed.")
     try:

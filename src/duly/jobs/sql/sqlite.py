@@ -20,7 +20,7 @@ CLAIMED = (
     "id, tenant, queue, task, input, attempts, max_attempts, priority, run_at, created_at, "
     "(started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta"
 )
-_HELD = "SET status = 'running', attempts = attempts + 1, worker = :worker, lease_token = :token, lease_until = :until, started_at = :now"
+_HELD = "SET status = 'running', attempts = attempts + 1, worker = :worker, lease_token = :token + id, lease_until = :until, started_at = :now"
 GATE_OPEN = "NOT EXISTS (SELECT 1 FROM system_state WHERE key = 'atlas_online' AND lower(trim(trim(value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"
 CLAIM = f"""
 UPDATE jobs {_HELD}
@@ -103,7 +103,7 @@ def claim(
     out: list[Claimed] = []
     for queue, room in queues.items():
         rows = _rows(connection, CLAIM, {**held, "queue": queue, "room": room})
-        out += [Claimed._make((*row, token)) for row in rows]
+        out += [Claimed._make((*row, token + row[0])) for row in rows]
     return out
 
 
@@ -126,7 +126,7 @@ def take(
         "until": at + int(lease * 1e6),
         "now": at,
     }
-    return [Claimed._make((*row, token)) for row in _rows(connection, TAKE, parameters)]
+    return [Claimed._make((*row, token + row[0])) for row in _rows(connection, TAKE, parameters)]
 
 
 def finish(

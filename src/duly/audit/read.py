@@ -1,0 +1,77 @@
+"""Reading the trail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from duly.audit.tables import audit_log, audit_seals
+from duly.kernel.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the trail: who did what to what, and when (aware UTC)."""
+
+    id: int
+    at: datetime
+    tenant: str
+    actor: str
+    level: str
+    action: str
+    entity: str
+    entity_id: str
+    meta: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrailFilter:
+    """Which rows. Everything given must hold."""
+
+    tenant: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    level: str | None = None
+    entity: str | None = None
+    entity_id: str | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the hash chain does not cover yet."""
+
+    rows: int
+    oldest_at: datetime | None
+
+
+def find(connection: Connection, f: TrailFilter, limit: int = 50, below: int | None = None) -> list[Entry]:
+    """Rows by filter, newest first. ``below`` is the last id of the page before."""
+    if not 1 <= limit <= 10_000:
+        raise InvalidArgument("limit", f"is {limit}; it must be between 1 and 10,000.")
+    c = audit_log.c
+    query = select(*(c[n] for n in Entry.__dataclass_fields__))
+    equal: Mapping[str, Any] = {
+        n: getattr(f, n) for n in ("tenant", "actor", "action", "level", "entity", "entity_id")
+    }
+    query = query.where(*(c[n] == value for n, value in equal.items() if value is not None))
+    if f.since is not None:
+        query = query.where(c.at >= f.since)
+    if f.before is not None:
+        query = query.where(c.at < f.before)
+    if below is not None:
+        query = query.where(c.id < below)
+    return [Entry(*row) for row in connection.execute(query.order_by(c.id.desc()).limit(limit))]
+
+
+def tail(connection: Connection) -> Tail:
+    """The rows behind the last seal."""
+    last = connection.execute(select(func.max(audit_seals.c.last_id))).scalar() or 0
+    query = select(func.count(), func.min(audit_log.c.at)).where(audit_log.c.id > last)
+    rows, oldest = connection.execute(query).one()
+    return Tail(rows, oldest)

@@ -1,0 +1,103 @@
+"""What a worker answers over HTTP: its metrics, whether it lives, whether it is ready.
+
+* ``/metrics``: for Prometheus.
+* ``/livez``: 200 as long as the process answers.
+* ``/readyz``: 200 while the worker is ready, else 503 with the reasons, one a line.
+
+Only this machine is answered (127.0.0.1): there is no authentication, and names of queues and tasks are nobody else's
+business. The server is the standard library's, on a daemon thread; it never touches the database.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import make_wsgi_app
+
+from duly.kernel.errors import InvalidArgument
+from duly.monitoring.metrics import Metrics, WorkerView
+
+HOST = "127.0.0.1"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        # HTTPServer would look up a name for the address, which takes seconds where DNS is slow.
+        self.socket.setsockopt(1, 2, 1) if False else None
+        super().server_bind()
+
+
+class _Quiet(WSGIRequestHandler):
+    timeout = 10  # a client that says nothing is let go
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+
+class Monitor:
+    """The running server. ``close`` ends it."""
+
+    def __init__(self, server: WSGIServer) -> None:
+        self._server = server
+        self.port: int = server.server_port
+        self.url = f"http://{HOST}:{self.port}"
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="duly-monitor", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=3)
+
+
+def serve(port: int, metrics: Metrics) -> Monitor:
+    """Answer on ``port`` of this machine (0: any free one). Raises InvalidArgument when it is taken."""
+    try:
+        server = make_server(HOST, port, answers(metrics), server_class=_Server, handler_class=_Quiet)
+    except OSError as error:
+        raise InvalidArgument(
+            "metrics_port", f"{port} cannot be used: {error.strerror or error}.", "Choose another, or 0 for any."
+        ) from None
+    return Monitor(server)
+
+
+def answers(metrics: Metrics) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application."""
+    scrape = make_wsgi_app(metrics.registry)
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path, method = environ.get("PATH_INFO", "/"), environ.get("REQUEST_METHOD", "GET")
+        if method not in ("GET", "HEAD"):
+            status, lines = "405 Method Not Allowed", ["only GET"]
+        elif path == "/metrics":
+            answer: Iterable[bytes] = scrape(environ, start)
+            return answer
+        elif path == "/livez":
+            status, lines = "200 OK", ["alive"]
+        elif path == "/readyz":
+            reasons = unready(metrics.worker)
+            status, lines = ("503 Service Unavailable", reasons) if reasons else ("200 OK", ["ready"])
+        else:
+            status, lines = "404 Not Found", ["there are /metrics, /livez and /readyz"]
+        body = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
+        head = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        start(status, head)
+        return [body] if method == "GET" else []
+
+    return application
+
+
+def unready(worker: WorkerView | None) -> list[str]:
+    """Why a worker is not ready; empty when it is."""
+    if worker is None or worker.ready:
+        return []
+    return worker.problems or [f"the worker is {worker.state}"]
