@@ -43,6 +43,8 @@ class Backoff:
     def _grown(self, steps: int) -> float:
         if self.base == 0 or self.factor == 1:
             return min(self.base, self.max)
-        if self.max <= self.base or steps * math.log(self.factor) >= math.log(self.max) - math.log(self.base):
+        growth = steps * math.log(self.factor)
+        if self.max <= self.base or growth >= math.log(self.max) - math.log(self.base):
             return self.max
-        return self.base * self.factor**steps
+        # the power alone may overflow where a tiny base brings the product back below the cap
+        return self.base * self.factor**steps if growth < 700 else math.exp(math.log(self.base) + growth)

@@ -27,10 +27,22 @@ Messages are sentences that say what to do next; the data stands on the error, s
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 
 class DulyError(Exception):
     """The root of every error Duly raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take arguments of their own, which the default way of unpickling does not know.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[DulyError], args: tuple[Any, ...], facts: dict[str, Any]) -> DulyError:
+    """An error as it was in the process that raised it."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class UsageError(DulyError):
