@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from duly.kernel.errors import InvalidArgument, InvalidPayload
 from duly.kernel.payload import MAX_DEPTH, check_name, check_size, check_value
 
-texts = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=20)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 plain = st.recursive(
     st.none()
     | st.booleans()
