@@ -73,6 +73,8 @@ class Drain:
     server_us: float | None
     rss: float | None
     others: float
+    #: the longest time in which no handler started, in milliseconds
+    pause_ms: float
     #: the time limit passed before all jobs were done: `rate` is what was done until then
     stopped: bool = False
 
@@ -225,12 +227,18 @@ class Bench:
             machine.wait_until_quiet(self.patience, self.spare)
             watch = machine.Neighbours(self.spare)
             with self.worker(contender, target) as worker:
-                pids = machine.tree(worker.process.pid)
-                started, server = machine.cpu_seconds(pids), self._server_cpu(contender)
+                started = server = None
                 worker.go()
-                give_up, done = time.time() + limit, 0
+                give_up, done, count, moved, pause = time.time() + limit, 0, 0, time.time(), 0.0
                 while time.time() < give_up and worker.alive():
-                    if marks.executions(worker.run)[2] >= n:
+                    seen = marks.executions(worker.run)[2]
+                    if seen and not count:  # what importing and connecting cost is left out
+                        started = machine.cpu_seconds(machine.tree(worker.process.pid))
+                        server = self._server_cpu(contender)
+                    if seen > count:
+                        pause, moved = max(pause, time.time() - moved if count else 0.0), time.time()
+                        count = seen
+                    if count >= n:
                         done = min(n, contender.code.recorded(scalar, after))
                         if done >= n:
                             break
@@ -256,6 +264,7 @@ class Bench:
                 server_us=round((served - server) / done * 1e6, 1) if served and server is not None else None,
                 rss=rss,
                 others=watch.cores(),
+                pause_ms=round(pause * 1e3),
                 stopped=executed < n,
             )
 

@@ -96,57 +96,74 @@ def _single(n: int, bare: Callable[[int], object]) -> dict[str, Any]:
 
 
 def bulk_pg(n: int) -> dict[str, Any]:
-    """Bulk enqueue, then COPY of the very rows it wrote into a table without index or constraint."""
+    """Bulk enqueue, then COPY of the very rows it wrote into a table without index or constraint.
+
+    Both begin with the same list of arguments; the bare side encodes them as JSON and knows every other column beforehand.
+    """
+    import orjson
+
     answer: dict[str, Any] = {}
     app, c = _application(answer), _raw_pg()
-    rows: list[tuple[Any, ...]]
+    jobs = [{"i": i} for i in range(n)]
+    columns = [("queue", "text"), ("task", "text"), ("due_at", "timestamptz"), ("input", "jsonb")]
+    rows: list[tuple[Any, ...]] = [("default", "noop", "2030-01-01 00:00:00+00", None)] * n
     if app:
-        import psycopg
-
-        noop = duly.task(app, "noop")
-        noop.enqueue_many([{"i": i} for i in range(100)])
-        jobs = [{"i": i} for i in range(n)]
-        with _timed(answer, "duly"):
-            noop.enqueue_many(jobs)
-        with psycopg.connect(marks.TARGET, autocommit=True) as d:
-            columns = [
-                (r[0], r[1])
-                for r in d.execute(
-                    "select quote_ident(attname), format_type(atttypid, atttypmod) from pg_attribute"
-                    " where attrelid = 'jobs'::regclass and attnum > 0 and not attisdropped order by attnum"
-                )
-            ]
-            with d.cursor().copy(f"copy (select * from jobs order by id desc limit {n}) to stdout") as out:
-                rows = list(out.rows())
-    else:
-        columns = [("queue", "text"), ("task", "text"), ("due_at", "timestamptz"), ("input", "jsonb")]
-        rows = [("default", "noop", "2030-01-01 00:00:00+00", f'{{"i":{i}}}') for i in range(n)]
+        columns, rows = _rows_pg(app, jobs, answer)
     c.execute("create table bare({})".format(", ".join(f"{name} {kind}" for name, kind in columns)))
+    at = [name for name, _ in columns].index("input")
+    split = [(row[:at], row[at + 1 :]) for row in rows]
     with _timed(answer, "raw"), c.cursor().copy("copy bare from stdin") as copy:
-        for row in rows:
-            copy.write_row(row)
+        for job, (before, after) in zip(jobs, split, strict=True):
+            copy.write_row((*before, orjson.dumps(job).decode(), *after))
     return answer
+
+
+def _rows_pg(
+    app: Any, jobs: list[dict[str, int]], answer: dict[str, Any]
+) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+    """Enqueue, timed; then the columns of Duly's table and the rows written, as text."""
+    import psycopg
+
+    noop = duly.task(app, "noop")
+    noop.enqueue_many(jobs[:100])
+    with _timed(answer, "duly"):
+        noop.enqueue_many(jobs)
+    with psycopg.connect(marks.TARGET, autocommit=True) as d:
+        described = d.execute(
+            "select quote_ident(attname), format_type(atttypid, atttypmod) from pg_attribute"
+            " where attrelid = 'jobs'::regclass and attnum > 0 and not attisdropped order by attnum"
+        )
+        columns = [(name, kind) for name, kind in described]
+        with d.cursor().copy(f"copy (select * from jobs order by id desc limit {len(jobs)}) to stdout") as out:
+            return columns, list(out.rows())
 
 
 def bulk_sqlite(n: int) -> dict[str, Any]:
     """Bulk enqueue, then executemany of the very rows it wrote into a table without index, in one transaction."""
+    import orjson
+
     answer: dict[str, Any] = {}
     app, c = _application(answer), _raw_sqlite()
+    jobs = [{"i": i} for i in range(n)]
+    names, rows = ["queue", "task", "due_at", "input"], [("default", "noop", 1_893_456_000_000_000, None)] * n
     if app:
         noop = duly.task(app, "noop")
-        noop.enqueue_many([{"i": i} for i in range(100)])
-        jobs = [{"i": i} for i in range(n)]
+        noop.enqueue_many(jobs[:100])
         with _timed(answer, "duly"):
             noop.enqueue_many(jobs)
         d = sqlite3.connect(marks.TARGET.removeprefix("sqlite:///"), timeout=10)
-        rows = d.execute("select * from jobs order by id desc limit ?", (n,)).fetchall()
+        cursor = d.execute("select * from jobs order by id desc limit ?", (n,))
+        names, rows = [x[0] for x in cursor.description], cursor.fetchall()
         d.close()
-    else:
-        rows = [("default", "noop", 1_893_456_000_000_000, f'{{"i":{i}}}') for i in range(n)]
-    c.execute("create table bare({})".format(", ".join(f"c{i}" for i in range(len(rows[0])))))
+    c.execute("create table bare({})".format(", ".join(f'"{name}"' for name in names)))
+    at = names.index("input")
+    split = [(row[:at], row[at + 1 :]) for row in rows]
     with _timed(answer, "raw"):
         c.execute("begin immediate")
-        c.executemany("insert into bare values({})".format(", ".join("?" * len(rows[0]))), rows)
+        c.executemany(
+            "insert into bare values({})".format(", ".join("?" * len(names))),
+            ((*before, orjson.dumps(job).decode(), *after) for job, (before, after) in zip(jobs, split, strict=True)),
+        )
         c.execute("commit")
     return answer
 

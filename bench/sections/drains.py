@@ -37,7 +37,9 @@ def interleave(
             except (Unavailable, Failed) as e:
                 row.note = str(e).removeprefix(contender.name + ": ")
                 continue
-            row.add(drain.rate, worker_µs=drain.worker_us, server_µs=drain.server_us, MiB=drain.rss)
+            row.add(
+                drain.rate, worker_µs=drain.worker_us, server_µs=drain.server_us, MiB=drain.rss, pause_ms=drain.pause_ms
+            )
             section.others.append(drain.others)
             if drain.stopped:
                 row.note = f"stopped after {drain.seconds:.0f} s"
@@ -149,9 +151,9 @@ def features(bench: Bench) -> Section:
     section = Section("features", "what a feature costs: Duly's drain on PostgreSQL with one thing changed", "jobs/s")
     changed = [
         variant(DULY_PG, "audit of successes off", environment={"DULY_AUDIT_SUCCESS": "false"}),
-        variant(DULY_PG, "queue limit 1000", options={"limit": 1000}),
+        variant(DULY_PG, "queue limit 1000", options={"limit": 1000}, share=0.25),
         variant(DULY_PG, "queue limit 10", options={"limit": 10}, share=0.25),
-        variant(DULY_PG, "fair queue, 10 tenants", options={"fair": True, "tenants": 10}),
+        variant(DULY_PG, "fair queue, 10 tenants", options={"fair": True, "tenants": 10}, share=0.25),
         variant(DULY_PG, "a key per job", options={"key": True}, share=0.25),
         variant(DULY_PG, "sync handlers", options={"sync": True}, share=0.5),
     ]
