@@ -8,10 +8,10 @@ runs. A parameter without an annotation carries plain JSON only. Parameters that
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import orjson
 from pydantic import (
@@ -38,12 +38,11 @@ _CONFIG = ConfigDict(
     hide_input_in_errors=True,
     protected_namespaces=(),
 )
-#: Texts in an encoding that make a closer look worth while (a float that is not finite may have become null).
+#: Texts in an encoding that make a closer look worth while (in a nested model, a float that is not finite becomes null).
 _SUSPECTS = (b"\\u0000", b"NaN", b"Infinity", b":null", b"[null", b",null")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The decoded arguments of one call."""
 
     args: tuple[Any, ...]
@@ -64,7 +63,7 @@ class Codec:
         except NameError as error:
             raise InvalidArgument(f"task {name}", f"has an annotation that cannot be resolved: {error}.") from None
         fields: dict[str, Any] = {}
-        #: (parameter, field, positional-only?, untyped?)
+        #: (parameter, field, positional-only?, without a type that says how to carry it?)
         self.parameters: list[tuple[str, str, bool, bool]] = []
         self.rest: str | None = None
         visible: list[inspect.Parameter] = []
@@ -82,10 +81,10 @@ class Codec:
                 self.rest = p.name
                 continue
             kind = hints.get(p.name, Any)
-            inner = f"f{position}"
+            inner = f"·{position}"  # no keyword of a **rest can have this name
             required = ... if p.default is p.empty else None
             fields[inner] = (kind, Field(default=required, alias=p.name))
-            self.parameters.append((p.name, inner, p.kind is p.POSITIONAL_ONLY, kind is Any or kind is object))
+            self.parameters.append((p.name, inner, p.kind is p.POSITIONAL_ONLY, _is_plain(kind)))
         self.visible = self.signature.replace(parameters=visible, return_annotation=inspect.Signature.empty)
         config = ConfigDict(**{**_CONFIG, "extra": "allow"}) if self.rest else _CONFIG
         try:
@@ -99,6 +98,7 @@ class Codec:
         self._validate = self.model.__pydantic_validator__.validate_python
         self._decode = self.model.__pydantic_validator__.validate_json
         self._dump = self.model.__pydantic_serializer__.to_json
+        self._plain = self.model.__pydantic_serializer__.to_python
         self._untyped = [(n, f) for n, f, _, untyped in self.parameters if untyped]
         self._names = [(n, f) for n, f, _, _ in self.parameters]
 
@@ -113,7 +113,12 @@ class Codec:
         except TypeError as error:
             raise InvalidArgument(f"task {self.task}", f"{error}.") from None
         if self.rest is not None:
-            bound.update(bound.pop(self.rest, {}))
+            rest = bound.pop(self.rest, {})
+            if twice := sorted(rest.keys() & bound.keys()):
+                raise InvalidArgument(
+                    twice[0], f"is given to task {self.task} twice: in its place, and as a keyword of **{self.rest}."
+                )
+            bound.update(rest)
         return dict(bound)
 
     def encode(self, arguments: Mapping[str, Any], limit: int) -> str:
@@ -135,7 +140,7 @@ class Codec:
             raise InvalidPayload(f"task {self.task}", f"has an argument that cannot be encoded: {error}.") from None
         for suspect in _SUSPECTS:
             if suspect in encoded:
-                self._find(arguments)
+                _examine(self._plain(model, mode="json", by_alias=True, exclude_unset=True), "")
                 break
         check_size(len(encoded), limit, f"the input of task {self.task}")
         return encoded.decode()
@@ -147,8 +152,6 @@ class Codec:
                 plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
             except Exception:
                 plain = value
-            if isinstance(value, str):
-                check_text(value, name)
             check_value(plain, name)
 
     def _refused(self, error: ValidationError) -> InvalidArgument:
@@ -187,6 +190,33 @@ class Codec:
         return Arguments(tuple(args), kwargs)
 
 
+def _is_plain(kind: Any) -> bool:
+    """Does the annotation leave open what stands inside (``Any``, ``list``, ``dict[str, Any]``, ``Any | None`` …)?
+
+    Then nothing says how to carry a Decimal or a date, and only plain JSON comes back as it was sent.
+    """
+    if kind is Any or kind in (object, list, dict):
+        return True
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (list, dict, Sequence, Mapping):
+        return _is_plain(inner[-1]) and (len(inner) == 1 or inner[0] in (str, Any))
+    others = [k for k in inner if k not in (NoneType, str, int, float, bool)]
+    return origin in (Union, UnionType) and bool(others) and all(map(_is_plain, others))
+
+
+def _examine(value: Any, path: str) -> None:
+    """Walk what is about to be stored and name the first text or number that no database would give back."""
+    if isinstance(value, str | float):
+        check_value(value, path)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            check_text(key, f"{path} (a key)")
+            _examine(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list | tuple):
+        for position, inner in enumerate(value):
+            _examine(inner, f"{path}[{position}]")
+
+
 def encode_plain(value: Any, what: str, limit: int) -> str:
     """JSON text of plain values, for jobs enqueued by name. Raises InvalidPayload with the path."""
     check_value(value, what if not isinstance(value, dict) else "")
@@ -207,7 +237,10 @@ def encode_output(value: Any, limit: int) -> tuple[str | None, str | None]:
         return None, f"the result is {len(encoded):,} bytes when encoded; the limit is {limit:,}"
     text = encoded.decode()
     if "\\u0000" in text:
-        return None, "the result contains the NUL character"
+        try:
+            _examine(orjson.loads(encoded), "the result")
+        except InvalidPayload as error:
+            return None, str(error)
     return text, None
 
 
