@@ -56,9 +56,7 @@ def find(connection: Connection, f: TrailFilter, limit: int = 50, below: int | N
         raise InvalidArgument("limit", f"is {limit}; it must be between 1 and 10,000.")
     c = audit_log.c
     query = select(*(c[n] for n in Entry.__dataclass_fields__))
-    equal: Mapping[str, Any] = {
-        n: getattr(f, n) for n in ("tenant", "actor", "action", "level", "entity", "entity_id")
-    }
+    equal: Mapping[str, Any] = {n: getattr(f, n) for n in ("tenant", "actor", "action", "level", "entity", "entity_id")}
     query = query.where(*(c[n] == value for n, value in equal.items() if value is not None))
     if f.since is not None:
         query = query.where(c.at >= f.since)

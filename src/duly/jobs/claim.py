@@ -36,7 +36,9 @@ class Lane:
     seen_at: float = 0.0
     #: Runs ended per second, smoothed.
     pace: float = 0.0
-    #: The queue is governed: no prefetch, claimed one by one.
+    #: When no more than so many are running and waiting here, the claimer is called.
+    call_at: int = 0
+    #: The queue is governed: no prefetch.
     governed: bool = False
 
     def look(self, now: float) -> None:
@@ -46,6 +48,16 @@ class Lane:
             return
         self.pace = 0.5 * self.pace + 0.5 * (self.ended - self.seen_ended) / elapsed
         self.seen_ended, self.seen_at = self.ended, now
+        self.take_stock()
+
+    def take_stock(self) -> None:
+        """Set ``call_at`` from the pace."""
+        depth = self._depth()
+        self.call_at = self.concurrency + depth - max(1, min(depth, self.batch) // 4)
+
+    def _depth(self) -> int:
+        """How many jobs to hold beyond the free slots: two claims deep, so that one is on its way while the other is worked off."""
+        return 0 if self.governed else min(2 * self.batch, int(self.pace * HORIZON))
 
     def room(self) -> int:
         """How many jobs to ask for now; 0 while it is not worth asking."""
@@ -53,8 +65,7 @@ class Lane:
         free = self.concurrency - waiting
         if self.governed:
             return max(0, min(free, self.batch))
-        # two claims deep, so that one is on its way while the other is worked off
-        depth = min(2 * self.batch, int(self.pace * HORIZON))
+        depth = self._depth()
         # a long line of unsettled jobs means that storage is behind: more claims would not help
         want = min(free + depth, self.batch, self.concurrency + 4 * self.batch - self.outstanding)
         if free <= 0 and want < min(depth, self.batch) // 4:

@@ -118,7 +118,7 @@ class Job:
     @property
     def retry_count(self) -> int:
         """Retries so far: attempts beyond the first (X2). Counted as the specification does, when the retry is decided."""
-        if self.status is Status.QUEUED:
+        if self.status is Status.QUEUED and not self.waits_for_children:
             return self.attempts
         return max(0, self.attempts - 1)
 

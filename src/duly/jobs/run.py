@@ -13,15 +13,15 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import orjson
 
+from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import Job, Status
-from duly.jobs.settle import Claimed
+from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.task import Task
 from duly.kernel.errors import Cancel, InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.outcome import Outcome, OutcomeKind
@@ -36,6 +36,8 @@ _KINDS: Mapping[str, OutcomeKind] = {
     "lost": OutcomeKind.LOST,
 }
 MAX_ERROR = 4_000
+#: The outcome of a handler that returned None.
+NOTHING = Outcome(OutcomeKind.SUCCEEDED, "{}")
 
 
 class Context:
@@ -68,15 +70,12 @@ class Context:
             raise Cancel("the run was asked to stop")
 
 
-@dataclass(slots=True, eq=False)
 class Run:
-    """A job that is being run here."""
+    """A job that is being run here. What is usual stands on the class: most runs set three fields and no more."""
 
-    claimed: Claimed
-    task: Task[Any, Any] | None
-    #: Monotonic instant of the claim, and of the start.
-    claimed_mono: float
+    #: Monotonic instant of the start, 0 before it.
     started_mono: float = 0.0
+    ended_mono: float = 0.0
     #: Monotonic instant at which the timeout strikes, 0 for none.
     deadline: float = 0.0
     #: Why it was interrupted, once it was.
@@ -86,7 +85,12 @@ class Run:
     #: Kills the process it runs in, for handlers in processes.
     kill: Callable[[], None] | None = None
     context: Context | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    #: The run has ended and its outcome is on its way to the database.
+    settled: bool = False
+    settlement: Settlement | None = None
+
+    def __init__(self, claimed: Claimed, task: Task[Any, Any] | None, lane: Lane, claimed_mono: float) -> None:
+        self.claimed, self.task, self.lane, self.claimed_mono = claimed, task, lane, claimed_mono
 
     def cancel_event(self) -> threading.Event:
         if self.cancel is None:
@@ -136,12 +140,14 @@ def prepare(run: Run, worker: str) -> Arguments:
 
 def succeeded(run: Run, result: Any, limit: int) -> Outcome:
     """The outcome of a handler that returned."""
+    context = run.context
+    if result is None and context is None:
+        return NOTHING
     output, problem = encode_output(result, limit)
     error = None
     if problem is not None:
         # the work is done: a result that cannot be stored must not make it run again
         output, error = "{}", {"type": "UnstorableResult", "message": problem}
-    context = run.context
     if context is None:
         return Outcome(OutcomeKind.SUCCEEDED, output, error)
     return Outcome(OutcomeKind.SUCCEEDED, output, error, None, None, context.cost_cents, context.remote_id)

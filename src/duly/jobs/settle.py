@@ -19,6 +19,9 @@ EXHAUSTED = "JOB_EXHAUSTED_RETRIES"
 PERMANENT = "JOB_FAILED_PERMANENT"
 CANCELLED = "JOB_CANCELLED"
 
+#: The longest a handler can put its job off, in seconds: ten years.
+LONGEST_WAIT = 10 * 366 * 86_400.0
+
 
 class Claimed(NamedTuple):
     """A job as a claim returns it: what the run and the settlement need."""
@@ -58,9 +61,13 @@ class Policy:
     wait_for_children: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(init=False)
 class Settlement:
-    """What to write about one run."""
+    """What to write about one run.
+
+    Most settlements are successes that differ in their ids only. What is usual stands on the class, so that making one
+    sets four fields.
+    """
 
     id: int
     token: int
@@ -87,6 +94,11 @@ class Settlement:
     parent_id: int | None = None
     key_scope: str | None = None
 
+    def __init__(self, id: int, token: int, event: str, status: Status, **more: Any) -> None:
+        self.id, self.token, self.event, self.status = id, token, event, status
+        if more:
+            self.__dict__.update(more)
+
     @property
     def final(self) -> bool:
         return self.event in _FINAL
@@ -102,21 +114,17 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
     if kind is OutcomeKind.SUCCEEDED:
         if policy.wait_for_children is not None:
             return _move(job, "wait", outcome, on_child_failure=policy.wait_for_children)
-        return Settlement(
-            job.id,
-            job.token,
-            "succeed",
-            _SUCCEED,
-            outcome.output,
-            outcome.error,
-            outcome.cost_cents,
-            outcome.remote_id,
-            policy.completed_action if policy.audit_success else None,
-            parent_id=job.parent_id,
-            key_scope=job.key_scope,
-        )
+        done = Settlement(job.id, job.token, "succeed", _SUCCEED)
+        done.output = outcome.output
+        if policy.audit_success:
+            done.action = policy.completed_action
+        if outcome.error is not None or outcome.cost_cents is not None or outcome.remote_id is not None:
+            done.error, done.cost_cents, done.remote_id = outcome.error, outcome.cost_cents, outcome.remote_id
+        if job.parent_id is not None or job.key_scope is not None:
+            done.parent_id, done.key_scope = job.parent_id, job.key_scope
+        return done
     if kind is OutcomeKind.SNOOZED:
-        return _move(job, "snooze", outcome, wait=outcome.after, until=outcome.until, counted=False)
+        return _move(job, "snooze", outcome, wait=_bounded(outcome.after), until=outcome.until, counted=False)
     if kind is OutcomeKind.RELEASED:
         return _move(job, "release", outcome, counted=False)
     if kind is OutcomeKind.CANCELLED:
@@ -132,20 +140,17 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
     if kind is OutcomeKind.LOST:
         return _move(job, "rescue", outcome, record=str(kind))
     wait = outcome.after if outcome.after is not None else policy.backoff.delay(job.attempts, u)
-    return _move(job, "retry", outcome, wait=max(0.0, wait), until=outcome.until, record=str(kind))
+    return _move(job, "retry", outcome, wait=_bounded(wait), until=outcome.until, record=str(kind))
+
+
+def _bounded(wait: float | None) -> float | None:
+    """A delay that a database can add to its clock, whatever number the handler named; what is no number means at once."""
+    return None if wait is None else min(max(0.0, wait), LONGEST_WAIT)
 
 
 def _move(job: Claimed, event: str, outcome: Outcome, **more: Any) -> Settlement:
     return Settlement(
-        job.id,
-        job.token,
-        event,
-        LIFECYCLE.target(Status.RUNNING, event),
-        outcome.output,
-        outcome.error,
-        outcome.cost_cents,
-        outcome.remote_id,
-        parent_id=job.parent_id,
-        key_scope=job.key_scope,
-        **more,
-    )
+        job.id, job.token, event, LIFECYCLE.target(Status.RUNNING, event),
+        output=outcome.output, error=outcome.error, cost_cents=outcome.cost_cents, remote_id=outcome.remote_id,
+        parent_id=job.parent_id, key_scope=job.key_scope, **more,
+    )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -25,6 +26,10 @@ from duly.storage.types import Instant
 
 #: The due_at of a parent that waits for its children.
 FAR = datetime(9999, 12, 31, tzinfo=UTC)
+
+
+_place = itemgetter(Claimed._fields.index("run_at"), Claimed._fields.index("id"))
+_rank = itemgetter(Claimed._fields.index("priority"))
 
 
 class JobStore:
@@ -112,7 +117,9 @@ class JobStore:
         started = [r.id for r in rows if r.key_scope == "start"]
         if started:
             connection.execute(delete(job_keys).where(job_keys.c.job_id.in_(started), job_keys.c.scope == "start"))
-        rows.sort(key=lambda r: (-r.priority, r.run_at, r.id))
+        rows.sort(key=_place)
+        if any(r.priority != rows[0].priority for r in rows):
+            rows.sort(key=_rank, reverse=True)  # a stable sort: the order of places is kept
 
     # ------------------------------------------------------------------ settle
 

@@ -119,6 +119,8 @@ class Task(Generic[P, R]):
     codec: Codec = field(init=False, repr=False, compare=False)
     #: Parameter name → what the worker hands in: "job" or "session".
     injected: dict[str, str] = field(init=False, repr=False, compare=False)
+    #: The name of the parameter that gets a session whose commit also settles the job, if there is one.
+    transactional: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name(self.name, "task name")
@@ -138,6 +140,8 @@ class Task(Generic[P, R]):
                 f"task {self.name}", "runs in a process, so it cannot be handed a session or a context."
             )
         object.__setattr__(self, "injected", injected)
+        sessions = (name for name, what in injected.items() if what.endswith("session"))
+        object.__setattr__(self, "transactional", next(sessions, None))
         object.__setattr__(self, "codec", Codec(self.fn, self.name, injected))
         for attribute in functools.WRAPPER_ASSIGNMENTS:
             if hasattr(self.fn, attribute):
@@ -147,11 +151,6 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Still the function."""
         return self.fn(*args, **kwargs)
-
-    @property
-    def transactional(self) -> str | None:
-        """The name of the parameter that gets a session whose commit also settles the job, if there is one."""
-        return next((name for name, what in self.injected.items() if what.endswith("session")), None)
 
     @property
     def completed_action(self) -> str:

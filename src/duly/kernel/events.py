@@ -40,6 +40,11 @@ class Emitter:
 
         return remove
 
+    @property
+    def active(self) -> bool:
+        """Is anybody listening? Asked before facts are gathered on a hot path."""
+        return bool(self._listeners)
+
     def emit(self, name: str, level: Level = "info", **facts: Any) -> None:
         listeners = self._listeners
         if not listeners:

@@ -6,10 +6,9 @@ that. Nothing here knows a database or a clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class OutcomeKind(StrEnum):
@@ -32,8 +31,7 @@ class OutcomeKind(StrEnum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One run's end."""
 
     kind: OutcomeKind

@@ -22,7 +22,8 @@ class Bell:
         self.step, self._heard = step, heard
 
     def ring(self) -> None:
-        self._event.set()
+        if not self._event.is_set():
+            self._event.set()
 
     def wait(self, timeout: float) -> bool:
         """Wait for a ring, at most ``timeout`` seconds. True when it rang."""

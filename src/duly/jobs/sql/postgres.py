@@ -26,7 +26,7 @@ from duly.storage.postgres import CHANNEL
 CLAIMED = (
     "id, tenant, queue, task, input::text, attempts, max_attempts, priority, run_at, created_at, "
     "extract(epoch from started_at - greatest(run_at, coalesce(next_retry_at, run_at)))::float8, "
-    "key, key_scope, concurrency_key, parent_id, meta::text"
+    "key, key_scope, concurrency_key, parent_id, meta::text, lease_token"
 )
 NOW = "coalesce(%(now)s::timestamptz, now())"
 GATE_OPEN = (
@@ -137,7 +137,7 @@ def claim(
         },
         prepare,
     )
-    return [Claimed._make((*row, token + row[0])) for row in rows]
+    return list(map(Claimed._make, rows))
 
 
 def take(
@@ -153,7 +153,7 @@ def take(
     rows = _rows(
         connection, TAKE, {"ids": list(ids), "token": token, "lease": lease, "worker": worker, "now": now}, prepare
     )
-    return [Claimed._make((*row, token + row[0])) for row in rows]
+    return list(map(Claimed._make, rows))
 
 
 def finish(
@@ -165,8 +165,8 @@ def finish(
         "tokens": _numbers([s.token for s in batch]),
         "costs": [] if all(s.cost_cents is None for s in batch) else [s.cost_cents for s in batch],
         "remotes": [] if all(s.remote_id is None for s in batch) else [s.remote_id for s in batch],
-        "errors": "{}" if all(s.error is None for s in batch) else _texts([s.error and orjson.dumps(s.error).decode() for s in batch]),
-        "metas": "{}" if all(s.meta is None for s in batch) else _texts([s.meta and orjson.dumps(s.meta).decode() for s in batch]),
+        "errors": "{}" if all(s.error is None for s in batch) else _texts([_json(s.error) for s in batch]),
+        "metas": "{}" if all(s.meta is None for s in batch) else _texts([_json(s.meta) for s in batch]),
         "actor": actor,
         "now": now,
     }  # fmt: skip
@@ -177,10 +177,14 @@ def finish(
         ("level", "levels", [s.level for s in batch]),
     ):  # fmt: skip
         # a column with one value in all rows is sent once; unnest fills its empty array with nulls
-        same = values.count(values[0]) == len(values)
+        same = all(v == values[0] for v in values)
         parameters[one] = values[0] if same else None
         parameters[many] = "{}" if same else _texts(values)
     return [row[0] for row in _rows(connection, FINISH, parameters, prepare)]
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
 
 
 def _numbers(values: list[int]) -> str:
@@ -188,7 +192,7 @@ def _numbers(values: list[int]) -> str:
     return "{" + ",".join(map(str, values)) + "}"
 
 
-def _texts(values: list[str | None]) -> str:
+def _texts(values: Sequence[str | None]) -> str:
     """An array literal of texts without control characters (JSON documents and names): JSON's quoting is the array's own then."""
     return "{" + orjson.dumps(values)[1:-1].decode() + "}"
 

@@ -18,7 +18,7 @@ from duly.storage.types import to_micros
 
 CLAIMED = (
     "id, tenant, queue, task, input, attempts, max_attempts, priority, run_at, created_at, "
-    "(started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta"
+    "(started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta, lease_token"
 )
 _HELD = "SET status = 'running', attempts = attempts + 1, worker = :worker, lease_token = :token + id, lease_until = :until, started_at = :now"
 GATE_OPEN = "NOT EXISTS (SELECT 1 FROM system_state WHERE key = 'atlas_online' AND lower(trim(trim(value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"
@@ -33,22 +33,27 @@ TAKE = f"""
 UPDATE jobs {_HELD} WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'queued' AND due_at IS NULL RETURNING {CLAIMED}"""
 
 _KEPT = [c for c in COMMON if c not in ("status", "output", "error", "cost_cents", "remote_id")]
-_ROWS = """FROM json_each(:rows) r JOIN jobs j ON j.id = json_extract(r.value, '$[0]')
- WHERE j.status = 'running' AND j.lease_token = json_extract(r.value, '$[1]')"""
-ARCHIVE = f"""
-INSERT INTO jobs_done (id, status, output, error, cost_cents, remote_id, finished_at, {", ".join(_KEPT)})
+#: A lease token is the claim's random number plus the job's id: it belongs to one job and one claim, so two flat lists do.
+_HELD_ROWS = "id IN (SELECT value FROM json_each(:ids)) AND lease_token IN (SELECT value FROM json_each(:tokens))"
+_EACH = """FROM json_each(:rows) r JOIN jobs j ON j.id = json_extract(r.value, '$[0]')
+ WHERE j.lease_token = json_extract(r.value, '$[1]')"""
+_DONE = f"INSERT INTO jobs_done (id, status, output, error, cost_cents, remote_id, finished_at, {', '.join(_KEPT)})"
+_TRAIL = "INSERT INTO audit_log (at, tenant, actor, level, action, entity, entity_id, meta)"
+#: Rows that end alike: nothing but ids and tokens to open.
+ARCHIVE_ALIKE = f"""{_DONE}
+SELECT id, :status, :output, NULL, cost_cents, remote_id, :now, {", ".join(_KEPT)} FROM jobs WHERE {_HELD_ROWS}"""
+AUDIT_ALIKE = f"""{_TRAIL}
+SELECT :now, tenant, :actor, :level, :action, 'job', CAST(id AS TEXT), '{{}}' FROM jobs WHERE {_HELD_ROWS}"""
+ARCHIVE = f"""{_DONE}
 SELECT j.id, json_extract(r.value, '$[2]'), json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'),
        coalesce(json_extract(r.value, '$[5]'), j.cost_cents), coalesce(json_extract(r.value, '$[6]'), j.remote_id), :now,
        {", ".join("j." + c for c in _KEPT)}
-  {_ROWS}"""
-AUDIT = f"""
-INSERT INTO audit_log (at, tenant, actor, level, action, entity, entity_id, meta)
-SELECT :now, j.tenant, :actor, json_extract(r.value, '$[8]'), json_extract(r.value, '$[7]'), 'job', CAST(j.id AS TEXT),
-       coalesce(json_extract(r.value, '$[9]'), '{{}}')
-  {_ROWS} AND json_extract(r.value, '$[7]') IS NOT NULL"""
-REMOVE = """
-DELETE FROM jobs WHERE status = 'running' AND (id, lease_token) IN (
-       SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:rows)) RETURNING id"""
+  {_EACH}"""
+AUDIT = f"""{_TRAIL}
+SELECT :now, j.tenant, :actor, json_extract(r.value, '$[3]'), json_extract(r.value, '$[2]'), 'job', CAST(j.id AS TEXT),
+       coalesce(json_extract(r.value, '$[4]'), '{{}}')
+  {_EACH}"""
+REMOVE = f"DELETE FROM jobs WHERE {_HELD_ROWS} RETURNING id"
 
 INSERT_ONE = text("""
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, due_at, input, max_attempts, concurrency_key, parent_id, meta, created_at, fair)
@@ -103,7 +108,7 @@ def claim(
     out: list[Claimed] = []
     for queue, room in queues.items():
         rows = _rows(connection, CLAIM, {**held, "queue": queue, "room": room})
-        out += [Claimed._make((*row, token + row[0])) for row in rows]
+        out += map(Claimed._make, rows)
     return out
 
 
@@ -126,7 +131,7 @@ def take(
         "until": at + int(lease * 1e6),
         "now": at,
     }
-    return [Claimed._make((*row, token + row[0])) for row in _rows(connection, TAKE, parameters)]
+    return list(map(Claimed._make, _rows(connection, TAKE, parameters)))
 
 
 def finish(
@@ -134,28 +139,36 @@ def finish(
 ) -> list[int]:
     """Move settled jobs to jobs_done with their audit rows. Returns the ids that were still held under their tokens."""
     assert now is not None
-    rows = orjson.dumps(
-        [
-            (
-                s.id,
-                s.token,
-                s.status.value,
-                s.output,
-                None if s.error is None else orjson.dumps(s.error).decode(),
-                s.cost_cents,
-                s.remote_id,
-                s.action,
-                s.level,
-                None if s.meta is None else orjson.dumps(s.meta).decode(),
-            )
+    first = batch[0]
+    dumps = orjson.dumps
+    parameters: dict[str, Any] = {
+        "ids": dumps([s.id for s in batch]).decode(), "tokens": dumps([s.token for s in batch]).decode(), "now": to_micros(now), "actor": actor,
+        "status": first.status.value, "output": first.output, "level": first.level, "action": first.action,
+    }  # fmt: skip
+    if all(
+        s.output == first.output
+        and s.status is first.status
+        and s.error is None
+        and s.cost_cents is None
+        and s.remote_id is None
+        for s in batch
+    ):
+        _rows(connection, ARCHIVE_ALIKE, parameters)
+    else:
+        rows = [
+            (s.id, s.token, s.status.value, s.output, s.error and dumps(s.error).decode(), s.cost_cents, s.remote_id)
             for s in batch
         ]
-    ).decode()
-    parameters = {"rows": rows, "now": to_micros(now), "actor": actor}
-    _rows(connection, ARCHIVE, parameters)
-    if any(s.action is not None for s in batch):
-        _rows(connection, AUDIT, parameters)
-    return [row[0] for row in _rows(connection, REMOVE, {"rows": rows})]
+        _rows(connection, ARCHIVE, {"rows": dumps(rows).decode(), "now": to_micros(now)})
+    if all(s.action == first.action and s.level == first.level and s.meta is None for s in batch):
+        if first.action is not None:
+            _rows(connection, AUDIT_ALIKE, parameters)
+    else:
+        told = [
+            (s.id, s.token, s.action, s.level, s.meta and dumps(s.meta).decode()) for s in batch if s.action is not None
+        ]
+        _rows(connection, AUDIT, {"rows": dumps(told).decode(), "now": to_micros(now), "actor": actor})
+    return [row[0] for row in _rows(connection, REMOVE, parameters)]
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:
