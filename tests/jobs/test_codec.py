@@ -114,8 +114,8 @@ VALUES: list[tuple[Any, Any]] = [
     (list[dict[str, Decimal]], [{"a": Decimal("0.1")}]),
     (dict[int, date], {7: date(2026, 3, 2)}),
     (dict[UUID, set[bytes]], {UUID(int=3): {b"\x00\xff"}}),
-    (Optional[Decimal], None),
-    (Optional[Decimal], Decimal(3)),
+    (Optional[Decimal], None),  # noqa: UP045
+    (Optional[Decimal], Decimal(3)),  # noqa: UP045
     (Money | None, Money(Decimal(1))),
     (int | str, "5"),
     (int | str, 5),
@@ -221,7 +221,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (list, [{"when": date(2026, 1, 1)}], "x[0].when"),
     (dict[str, Any], {"a": b"raw"}, "x.a"),
     (dict, {1: 2}, "x"),
-    (Optional[Any], Decimal(1), "x"),
+    (Optional[Any], Decimal(1), "x"),  # noqa: UP045
     (Any, {1, 2}, "x"),
     (object, Foreign("x"), "x"),
     (Any, 2**64, "x"),

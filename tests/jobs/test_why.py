@@ -1,0 +1,116 @@
+"""Why a job does not run: every condition, met and unmet, each with what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from duly.jobs.job import Job, Status
+from duly.jobs.why import Check, WhyFacts, WorkerFacts, why
+from duly.kernel.gate import QueueFacts, Rate
+
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+JOB = Job(id=7, tenant="acme", queue="mail", task="SEND", status=Status.QUEUED, run_at=NOW)
+WORKER = WorkerFacts("w1", frozenset({"mail"}), frozenset({"SEND"}), "running", 1.0)
+FINE = WhyFacts(JOB, NOW, QueueFacts("mail"), [WORKER])
+NAMES = [
+    "due",
+    "gate",
+    "paused",
+    "blackout",
+    "limit",
+    "rate",
+    "concurrency key",
+    "worker",
+    "attempts",
+    "uniqueness",
+    "turn",
+]
+
+
+def check(name: str, facts: WhyFacts) -> Check:
+    return next(c for c in why(facts) if c.name == name)
+
+
+def with_job(**facts: Any) -> WhyFacts:
+    return replace(FINE, job=replace(JOB, **facts))
+
+
+def with_queue(**facts: Any) -> WhyFacts:
+    return replace(FINE, queue=replace(FINE.queue, **facts))
+
+
+def test_a_job_that_nothing_holds_meets_every_condition_in_order() -> None:
+    checks = why(FINE)
+    assert [c.name for c in checks] == NAMES
+    assert all(c.met for c in checks)
+
+
+UNMET: list[tuple[str, WhyFacts, str, str]] = [
+    ("due", with_job(due_at=NOW + timedelta(minutes=5)), "it is planned for later: due at 2026-03-02T12:05:00Z, in 5 min", "wait"),
+    ("due", with_job(due_at=NOW + timedelta(seconds=10), next_retry_at=NOW + timedelta(seconds=10)), "waits for its retry", "wait"),
+    ("gate", with_queue(online=False), "the online gate is closed", "duly gate online"),
+    ("paused", with_queue(paused_at=NOW, paused_reason="audit"), "queue mail is paused: audit", "duly queues resume mail"),
+    ("blackout", with_queue(blackout_until=NOW + timedelta(hours=1)), "free again at 2026-03-02T13:00:00Z", "wait"),
+    ("limit", replace(with_queue(limit=2, running=2), limit_held_by=[3, 4]), "(held by jobs 3, 4)", "duly queues limit mail"),
+    ("rate", with_queue(rate=Rate(5, 60), started=5, rate_frees_at=NOW + timedelta(seconds=9)), "free again at 2026-03-02T12:00:09Z", "duly queues limit mail"),
+    ("concurrency key", replace(with_job(concurrency_key="k"), key_limit=1, key_held_by=[3]), "1 of 1 jobs with key 'k' are running (3)", "wait for them"),
+    ("worker", replace(FINE, workers=[]), "no worker is alive", "duly worker"),
+    ("worker", replace(FINE, workers=[replace(WORKER, queues=frozenset({"other"}))]), "no worker serves queue 'mail'", "duly worker --queue mail"),
+    ("worker", replace(FINE, workers=[replace(WORKER, tasks=frozenset({"OTHER"}))]), "no worker of this queue knows task 'SEND' (w1 do not)", "deploy"),
+    ("worker", replace(FINE, workers=[replace(WORKER, state="draining")]), "worker w1 is draining", "duly doctor"),
+    ("attempts", with_job(attempts=4, max_attempts=4), "4 of 4 attempts used", "duly jobs replay 7"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "facts", "detail", "remedy"), UNMET, ids=[u[0] for u in UNMET])
+def test_a_condition_that_is_not_met_says_so_with_a_remedy(
+    name: str, facts: WhyFacts, detail: str, remedy: str
+) -> None:
+    found = check(name, facts)
+    assert not found.met
+    assert detail in found.detail
+    assert found.remedy.startswith(remedy) or remedy in found.remedy
+    assert [c.name for c in why(facts) if not c.met] == [name]
+
+
+def test_each_of_several_holds_is_shown_and_not_only_the_first() -> None:
+    facts = with_queue(online=False, paused_at=NOW, limit=1, running=1, rate=Rate(1, 60), started=1)
+    assert [c.name for c in why(facts) if not c.met] == ["gate", "paused", "limit", "rate"]
+
+
+def test_every_condition_has_been_seen_unmet_or_cannot_be() -> None:
+    assert {u[0] for u in UNMET} | {"uniqueness", "turn"} == set(NAMES)
+
+
+def test_a_running_job_names_its_worker_and_one_whose_lease_lapsed_will_be_rescued() -> None:
+    held = with_job(
+        status=Status.RUNNING, worker="w1", attempts=1, started_at=NOW, lease_until=NOW + timedelta(seconds=30)
+    )
+    [running] = why(held)
+    assert (running.name, running.met) == ("running", True)
+    assert "worker w1 runs it since 2026-03-02T12:00:00Z (attempt 1 of 4)" in running.detail
+    [lapsed] = why(replace(held, now=NOW + timedelta(seconds=90)))
+    assert not lapsed.met
+    assert "lapsed 60 s ago" in lapsed.detail
+
+
+@pytest.mark.parametrize(("status", "remedy"), [(Status.FAILED, "duly jobs replay 7"), (Status.CANCELLED, "duly jobs replay 7"), (Status.SUCCEEDED, "duly jobs replay 7 --force")])  # fmt: skip
+def test_an_ended_job_says_how_and_how_to_run_it_again(status: Status, remedy: str) -> None:
+    [ended] = why(with_job(status=status, finished_at=NOW))
+    assert (ended.name, ended.met, ended.remedy) == ("ended", False, remedy)
+    assert ended.detail == f"it ended as {status} at 2026-03-02T12:00:00Z"
+
+
+def test_a_waiting_parent_counts_its_open_children() -> None:
+    [waits] = why(replace(with_job(waits_for_children=True, due_at=NOW), open_children=3))
+    assert not waits.met
+    assert "3 of its children have not ended" in waits.detail
+
+
+def test_a_place_in_the_line_is_told_and_holds_nobody() -> None:
+    assert check("turn", replace(FINE, ahead=12)).detail == "12 ready job(s) of this queue come first"
+    assert check("turn", replace(FINE, ahead=12)).met
