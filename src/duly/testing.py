@@ -182,7 +182,7 @@ class _Hand(Worker):
 
     async def put_down(self) -> None:
         """Give back a job that is cut off (the drain was cancelled), and let go of the threads."""
-        cut = [run for run in self.held() if not run.extra.get("settled")]
+        cut = [run for run in self.held() if not run.settled]
         for run in cut:
             run.interrupt("release")
         if cut:
