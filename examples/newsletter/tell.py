@@ -1,0 +1,164 @@
+"""What the example says in words: before the letters go out, when they are out, and what to try then."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from progress import Burst
+from rich.console import Console
+from rich.text import Text
+
+from duly import Duly, Job, Status
+
+#: So many lines, duplicates and refusals are shown one by one.
+SHOWN = 12
+
+
+@dataclass(slots=True)
+class Put:
+    """What became of the lines of the recipients' file."""
+
+    campaign: str
+    #: Mailboxes that got a job now, and those that got one in an earlier run.
+    new: int = 0
+    before: int = 0
+    #: Lines whose mailbox stands in an earlier line already.
+    duplicates: list[int] = field(default_factory=list)
+    #: Lines that nothing can be sent to, and why.
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+class Teller:
+    """Says things on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._first = True
+
+    def line(self, *parts: str | tuple[str, str] | Text) -> None:
+        # never wrapped: a folded path or command cannot be copied
+        self.console.print(Text.assemble(*parts), soft_wrap=True)
+
+    def writing(self, lines: int) -> AbstractContextManager[object]:
+        return self.console.status(f"Writing {lines:,} letters …") if self.console.is_terminal else nullcontext()
+
+    def enqueued(self, put: Put, app: Duly, seconds: float) -> None:
+        """What was read and what was put into the database."""
+        self.line()
+        if put.bad:
+            self.line((f"{_count(len(put.bad), 'line')} cannot be used; the rest goes on:", "yellow"))
+            for number, problem in put.bad[:SHOWN]:
+                self.line(f"  line {number:<4}  ", (problem, "dim"))
+            if len(put.bad) > SHOWN:
+                self.line((f"  and {len(put.bad) - SHOWN:,} more", "dim"))
+        if put.duplicates:
+            shown = ", ".join(str(n) for n in put.duplicates[:SHOWN]) + (" …" if len(put.duplicates) > SHOWN else "")
+            self.line(f"{_count(len(put.duplicates), 'duplicate')} skipped ", (f"(lines {shown})", "dim"))
+        if put.before:
+            self.line(f"{_count(put.before, 'letter')} of the campaign {put.campaign!r} enqueued by an earlier run")
+        self.line((f"{_count(put.new, 'letter')} enqueued", "bold"), (f" in one transaction, {seconds:.2f} s", "dim"))
+
+    def started(self, app: Duly, address: str) -> None:
+        left = app.jobs.count(queue="mail", status=(Status.RUNNING,))
+        if left:
+            wait = f"{app.settings.lease:g} seconds"
+            self.line(
+                (f"{_count(left, 'letter')} in the hands of another worker; if it was killed, ", "yellow"),
+                (f"they are taken over within about {wait}", "yellow"),
+            )
+        self.line((f"mail server on {address}, worker in process {os.getpid()}, Ctrl-C stops in good order", "dim"))
+
+    def interrupted(self) -> None:
+        self.line("Stopped before the letters were in the database: nothing was enqueued or sent by this run.")
+
+    def done(self, app: Duly, put: Put, burst: Burst, folder: Path, *, serving: bool) -> None:
+        """What was done since nothing waited last; the first time with everything there is to look at."""
+        speed = f" in {burst.seconds:.1f} s, {burst.sent / burst.seconds:.0f} per second" if burst.sent else ""
+        again = f", {_count(burst.retries, 'retry', 'retries')}" if burst.retries else ""
+        if not self._first:
+            self.line((f"{burst.sent:,} more sent", "bold green"), (f"{speed}{again}", "dim"))
+            return
+        self._first = False
+        waiting = burst.waiting
+        if waiting:
+            self.line((f"Stopped, and nothing is lost: {_count(waiting, 'letter')} still to be sent.", "bold yellow"))
+        elif burst.ended:
+            self.line(("The newsletter is out.", "bold green"))
+        else:
+            self.line(("Nothing to send: everybody has it.", "bold green"))
+        self.line()
+        self.line("  sent        ", (f"{burst.sent:,}", "bold"), (f"{speed}{again}", "dim"))
+        if put.before:
+            self.line("  known       ", (f"{put.before:,}", "bold"), (" from an earlier run, not sent twice", "dim"))
+        self._refusals(app)
+        self.line("  duplicates  ", (f"{len(put.duplicates):,}", "bold"), (" skipped", "dim"))
+        self.line("  bad lines   ", (f"{len(put.bad):,}", "bold"), (" left out", "dim"))
+        self.line()
+        self.line(
+            "  messages    ", f"{_short(folder / 'mail' / 'new')}", (" (a Maildir; every file is a message)", "dim")
+        )
+        self.line("  database    ", app.db.shown_url)
+        self._next(app, folder, serving=serving and not waiting, waiting=bool(waiting))
+
+    def _refusals(self, app: Duly) -> None:
+        total = app.jobs.count(queue="mail", status=(Status.FAILED,))
+        self.line("  refused     ", (f"{total:,}", "bold"), (" for good" if total else "", "dim"))
+        for job in reversed(_failed(app)):
+            reason = (job.error or {}).get("message", "")
+            self.line(f"              job {job.id:<5} {job.input['to']:<26} ", (reason, "red"))
+        if total > SHOWN:
+            self.line((f"              and {total - SHOWN:,} more", "dim"))
+
+    def _next(self, app: Duly, folder: Path, *, serving: bool, waiting: bool) -> None:
+        duly, run = _program("duly"), f"{_short(Path(sys.executable))} {_short(Path(sys.argv[0]))}"
+        here = "" if folder == Path("var/newsletter") else f" --folder {shlex.quote(_short(folder))}"
+        if not app.db.is_sqlite:
+            here += f" --database-url {shlex.quote(app.db.shown_url)}"
+        failed = _failed(app)
+        other = " in another terminal" if serving else ""
+        self.line()
+        self.line((f"Look around{other}:", "bold"))
+        self.line(f"  export DULY_DATABASE_URL={shlex.quote(app.db.shown_url)}")
+        self.line(f"  {duly} jobs list --status failed")
+        if failed:
+            self.line(f"  {duly} why {failed[-1].id}")
+        self.line(f"  {duly} audit verify")
+        self.line(("Try next:", "bold"))
+        if waiting:
+            self.line(f"  {run}{here}", ("   the rest is sent, and nothing twice", "dim"))
+        elif serving:
+            self.line(f"  {run}{here} --enqueue-only --campaign winter", ("   this run sends it", "dim"))
+        else:
+            self.line(f"  {run}{here}", ("   again: nothing is sent twice", "dim"))
+        self.line(f"  {run} --fresh --latency 2", ("   and kill -9 it in the middle; then run it again", "dim"))
+        if serving:
+            self.line()
+            self.line(("Still serving; Ctrl-C stops.", "bold"))
+
+
+def _failed(app: Duly) -> list[Job]:
+    return app.jobs.find(queue="mail", status=(Status.FAILED,), limit=SHOWN)
+
+
+def _count(n: int, noun: str, nouns: str = "") -> str:
+    return f"{n:,} {noun if n == 1 else nouns or noun + 's'}"
+
+
+def _short(path: Path) -> str:
+    """The path as one would type it here."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _program(name: str) -> str:
+    """How to call a program that was installed beside this Python."""
+    beside = Path(sys.executable).with_name(name)
+    return name if shutil.which(name) == str(beside) or not beside.exists() else _short(beside)
