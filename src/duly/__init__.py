@@ -4,29 +4,34 @@ The public face. Everything a program needs is imported from here; rooms with mo
 (``duly.testing``).
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from duly._version import __version__
-from duly.app import Duly
-from duly.jobs.job import Enqueued, Job, Status
-from duly.jobs.run import Context
-from duly.jobs.task import Task
-from duly.jobs.worker import Worker
-from duly.kernel.backoff import Backoff
-from duly.kernel.errors import (
-    Cancel,
-    DatabaseUnavailable,
-    DulyError,
-    InvalidArgument,
-    InvalidPayload,
-    KeyConflict,
-    NotFound,
-    PermanentError,
-    Retry,
-    Snooze,
-    UnknownTask,
-    UnsafeSession,
-    UsageError,
-    WrongState,
-)
+
+if TYPE_CHECKING:
+    from duly.app import Duly
+    from duly.jobs.job import Enqueued, Job, Status
+    from duly.jobs.run import Context
+    from duly.jobs.task import Task
+    from duly.jobs.worker import Worker
+    from duly.kernel.backoff import Backoff
+    from duly.kernel.errors import (
+        Cancel,
+        DatabaseUnavailable,
+        DulyError,
+        InvalidArgument,
+        InvalidPayload,
+        KeyConflict,
+        NotFound,
+        PermanentError,
+        Retry,
+        Snooze,
+        UnknownTask,
+        UnsafeSession,
+        UsageError,
+        WrongState,
+    )
 
 __all__ = [
     "Backoff",
@@ -53,3 +58,29 @@ __all__ = [
     "WrongState",
     "__version__",
 ]
+
+#: Where these names live, the light ones first. Each module is imported when a name of it is first asked for, so that
+#: `duly --help` does not wait for SQLAlchemy. A test holds this list against ``__all__``.
+_HOMES = (
+    "duly.kernel.errors",
+    "duly.kernel.backoff",
+    "duly.jobs.job",
+    "duly.jobs.task",
+    "duly.jobs.run",
+    "duly.jobs.worker",
+    "duly.app",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            found = vars(import_module(home)).get(name)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module 'duly' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
