@@ -86,7 +86,10 @@ def _common() -> list[click.Parameter]:
             **kind,
         ),
         click.Option(
-            ["--app"], metavar="MODULE:NAME", help="The application, such as app.py or shop.jobs:app; else DULY_APP.", **kind
+            ["--app"],
+            metavar="MODULE:NAME",
+            help="The application, such as app.py or shop.jobs:app; else DULY_APP.",
+            **kind,
         ),
         click.Option(["--json"], is_flag=True, help="Print JSON.", **kind),
         click.Option(["--debug"], is_flag=True, help="Show the traceback of a failure (also DULY_DEBUG=1).", **kind),
@@ -153,7 +156,13 @@ class Root(Group):
         url = os.environ.get("DULY_DATABASE_URL")
         try:
             code = super().main(
-                args, prog_name, complete_var, standalone_mode=False, windows_expand_args=windows_expand_args, obj=asked, **extra
+                args,
+                prog_name,
+                complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                obj=asked,
+                **extra,
             )
         except BaseException as error:
             if isinstance(error, SystemExit):

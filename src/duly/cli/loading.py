@@ -70,7 +70,9 @@ def _load(target: str) -> Duly:
             raise
         raise InvalidArgument("app", f"{where} cannot be loaded: {error}") from error
     except Exception as error:
-        raise click.ClickException(f"{where} cannot be loaded: {type(error).__name__}: {error}{_line(error)}") from error
+        raise click.ClickException(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}{_line(error)}"
+        ) from error
     return _pick(module, where, name)
 
 
@@ -124,7 +126,9 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # the module asked for, or one that it imports?
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InvalidArgument("app", f"there is no module {name!r} here.", "For a file write its path: app.py") from None
+            raise InvalidArgument(
+                "app", f"there is no module {name!r} here.", "For a file write its path: app.py"
+            ) from None
         raise
 
 
@@ -145,7 +149,9 @@ def _pick(module: ModuleType, where: str, name: str) -> Duly:
             return found
         names = _names(module, Duly)
         problem = f"has no {name!r}" if found is None else f"has {name!r}, but that is of type {type(found).__name__}"
-        raise InvalidArgument("app", f"{where} {problem}.", f"It has: {', '.join(names)}." if names else "It defines no Duly object.")
+        raise InvalidArgument(
+            "app", f"{where} {problem}.", f"It has: {', '.join(names)}." if names else "It defines no Duly object."
+        )
     names = _names(module, Duly)
     if not names:
         raise InvalidArgument("app", f"{where} defines no Duly object.", 'Write app = Duly("sqlite:///duly.db") in it.')

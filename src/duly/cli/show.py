@@ -16,6 +16,7 @@ import click
 
 from duly.monitoring.redact import visible
 
+
 def terminal() -> bool:
     return sys.stdout.isatty()
 

@@ -51,7 +51,7 @@ def parse_instant(text: str) -> datetime:
         raise ValueError(f"{text!r} is outside of the calendar") from None
 
 
-class _Span(click.ParamType):
+class _Span(click.ParamType):  # type: ignore[type-arg]
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
@@ -63,7 +63,7 @@ class _Span(click.ParamType):
             self.fail(f"{error}.", param, ctx)
 
 
-class _Instant(click.ParamType):
+class _Instant(click.ParamType):  # type: ignore[type-arg]
     name = "instant"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
@@ -75,14 +75,12 @@ class _Instant(click.ParamType):
             self.fail(f"{error}.", param, ctx)
 
 
-class _Past(click.ParamType):
+class _Past(click.ParamType):  # type: ignore[type-arg]
     """An instant, or a span that is meant to lie behind us; a span stays one until ``now`` is known."""
 
     name = "instant|span"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime | timedelta:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
         if isinstance(value, datetime | timedelta):
             return value
         try:

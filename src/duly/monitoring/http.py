@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -28,9 +28,10 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        # HTTPServer would look up a name for the address, which takes seconds where DNS is slow.
-        self.socket.setsockopt(1, 2, 1) if False else None
-        super().server_bind()
+        # HTTPServer's own would look up a name for the address, which takes seconds where DNS is slow.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = HOST, self.server_address[1]
+        self.setup_environ()
 
 
 class _Quiet(WSGIRequestHandler):
@@ -89,7 +90,11 @@ def answers(metrics: Metrics) -> Callable[..., Iterable[bytes]]:
         else:
             status, lines = "404 Not Found", ["there are /metrics, /livez and /readyz"]
         body = ("\n".join(lines) + "\n").encode(errors="backslashreplace")
-        head = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
+        head = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+        ]
         start(status, head)
         return [body] if method == "GET" else []
 

@@ -44,7 +44,10 @@ def lines(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
     facts = dict(event.facts)
     if event.name == "jobs_settled":
         for queue, task, outcome, seconds in facts.pop("jobs"):
-            yield "job_settled", {"queue": queue, "task": task, "outcome": outcome, "seconds": round(seconds, 6), **facts}
+            yield (
+                "job_settled",
+                {"queue": queue, "task": task, "outcome": outcome, "seconds": round(seconds, 6), **facts},
+            )
     elif event.name == "jobs_claimed":
         for queue, task, lag in facts.pop("lags"):
             yield "job_claimed", {"queue": queue, "task": task, "lag": round(lag, 6), **facts}

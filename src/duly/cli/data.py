@@ -1,0 +1,187 @@
+"""``duly migrate``, ``duly doctor`` and ``duly audit``: the database, its health, its record."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli import show
+from duly.cli.command import Command, Group, complain, state
+from duly.cli.times import PAST, before, stamp
+
+if TYPE_CHECKING:
+    from duly.settings import Settings
+
+
+# ---------------------------------------------------------------------- migrate
+
+
+@click.command(cls=Command)
+@click.option("--sql", is_flag=True, help="Print the statements of a fresh install instead of running them.")
+@click.option("--dialect", type=click.Choice(["sqlite", "postgresql"]), help="With --sql: for which database.")
+def migrate(sql: bool, dialect: str | None) -> None:
+    """Bring the database to this version's schema. Safe to run twice, and from several places at once."""
+    from duly.storage import migrate as storage
+
+    if dialect and not sql:
+        raise click.UsageError("--dialect goes with --sql.")
+    asked = state()
+    if sql:
+        text = storage.sql(dialect or asked.duly().db.name)
+        show.as_json({"sql": text}) if asked.json else click.echo(text, nl=False)
+        return
+    app = asked.duly()
+    was, now = app.migrate()
+    if asked.json:
+        show.as_json({"database": app.db.shown_url, "before": was, "after": now})
+    elif was == now:
+        show.say(f"{app.db.shown_url} is at revision {now} already.")
+    else:
+        show.say(f"{app.db.shown_url} is at revision {now} now{f' (it was at {was})' if was else ', freshly made'}.")
+
+
+# ---------------------------------------------------------------------- doctor
+
+
+@click.command(cls=Command)
+@click.option("--settings", is_flag=True, help="Print every setting: its value, where that is from, and what it means.")
+def doctor(settings: bool) -> int:
+    """Is everything in order? Looks at this machine, the database and the work, and says what to do.
+
+    Only looks: nothing is made, migrated or changed. Ends with 1 if something fails.
+    """
+    app = state().duly()
+    if settings:
+        _settings(app.settings)
+        return 0
+    from duly.monitoring.examine import examine
+    from duly.monitoring.health import Grade, judge, worst
+
+    findings = judge(examine(app.engine))
+    grade = worst(findings)
+    if state().json:
+        show.as_json({"grade": grade, "findings": findings})
+    else:
+        show.table("check grade what", ((f.check, str(f.grade), f.detail) for f in findings))
+        remedies = [f for f in findings if f.remedy]
+        if remedies:
+            show.say("\nWhat to do")
+            show.facts((f"  {f.check}", f.remedy) for f in remedies)
+        fails = sum(f.grade is Grade.FAIL for f in findings)
+        warns = sum(f.grade is Grade.WARN for f in findings)
+        told = [f"{fails} failed" if fails else "", show.count(warns, "warning") if warns else ""]
+        show.say(f"\n{', '.join(t for t in told if t) or 'All is well'}.")
+    return 1 if grade is Grade.FAIL else 0
+
+
+def _settings(settings: Settings) -> None:
+    from duly.storage.database import parse_url
+
+    rows = []
+    for entry in type(settings).describe():
+        value = getattr(settings, entry["name"])
+        if entry["name"] == "database_url":
+            value = parse_url(value).render_as_string(hide_password=True)
+        source = "environment" if entry["variable"] in os.environ else "default"
+        if source == "default" and value != entry["default"]:
+            source = "application"
+        rows.append({"name": entry["name"], "value": value, "source": source, **entry})
+    if state().json:
+        show.as_json(rows)
+        return
+    show.table(
+        "!setting !variable value unit from reason",
+        ((r["name"], r["variable"], _shown(r["value"]), r["unit"], r["source"], r["reason"]) for r in rows),
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return (
+        f"{value:g}"
+        if isinstance(value, float) and value < 1e6
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+# ---------------------------------------------------------------------- audit
+
+
+@click.group(cls=Group)
+def audit() -> None:
+    """Read the audit trail, and verify that nobody changed it."""
+
+
+@audit.command("list")
+@click.option("--job", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="About this job.")
+@click.option("--entity", help="About things of this kind: job, queue, gate.")
+@click.option("--action", help="Such as JOB_CANCELLED or QUEUE_PAUSED.")
+@click.option("--actor", help="By whom: cli:<user>, or a worker's name.")
+@click.option("--level", type=click.Choice(["info", "warning", "error"]))
+@click.option("--tenant", help="Of this tenant.")
+@click.option("--since", type=PAST, metavar="WHEN", help="Since: 15min, 14d, or an instant.")
+@click.option("--before", type=PAST, metavar="WHEN", help="Before.")
+@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--below", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The page behind: only ids below this one."
+)
+def list_(job: int | None, limit: int, below: int | None, **given: Any) -> None:
+    """What was done, by whom and to what; newest first."""
+    from duly.audit.read import TrailFilter, find
+
+    asked = state()
+    app = asked.open()
+    now = app.engine.clock.now()
+    given["since"], given["before"] = before(now, given["since"]), before(now, given["before"])
+    if job is not None:
+        if given["entity"] not in (None, "job"):
+            raise click.UsageError("--job and --entity are about different things.")
+        given |= {"entity": "job", "entity_id": str(job)}
+    found = app.db.read(lambda c: find(c, TrailFilter(**given), limit, below))
+    if asked.json:
+        show.as_json(found)
+        return
+    show.table(
+        "!#id at level actor action about meta",
+        ((e.id, stamp(e.at), e.level, e.actor, e.action, f"{e.entity} {e.entity_id}", _meta(e.meta)) for e in found),
+        empty="Nothing was recorded.",
+    )
+    if len(found) == limit:
+        click.echo(f"There may be more: --below {found[-1].id}", err=True)
+
+
+def _meta(meta: Any) -> str:
+    return (
+        ", ".join(f"{k}: {v}" for k, v in meta.items() if v not in (None, "")) if isinstance(meta, dict) else str(meta)
+    )
+
+
+@audit.command()
+def verify() -> int:
+    """Walk the hash chain from its start, and name the first link that is broken. Ends with 1 if one is."""
+    from duly.audit.seal import verify as walk
+
+    asked = state()
+    app = asked.open()
+    if sys.stderr.isatty() and not asked.json:
+        verdict = walk(app.db, lambda rows: click.echo(f"\r{rows:,} rows hold", nl=False, err=True))
+        click.echo("\r" + " " * 40 + "\r", nl=False, err=True)
+    else:
+        verdict = walk(app.db)
+    if asked.json:
+        show.as_json({"holds": verdict.broken is None, **{f.name: getattr(verdict, f.name) for f in fields(verdict)}})
+    elif verdict.broken is None:
+        tail = f"; {show.count(verdict.unsealed, 'row')} not sealed yet" if verdict.unsealed else ""
+        show.say(f"The chain holds: {show.count(verdict.rows, 'row')} in {show.count(verdict.seals, 'seal')}{tail}.")
+    if verdict.broken is not None:
+        where = f" ({verdict.rows:,} rows before it hold)"
+        complain(f"the chain is broken: {verdict.broken}{where}.")
+        return 1
+    return 0

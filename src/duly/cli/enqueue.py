@@ -1,0 +1,349 @@
+"""``duly enqueue``: one job from the command line, or many from a file of JSON lines.
+
+A file is read line by line and written in batches, so it may be larger than memory. A bad line is told with its number
+and the reason and does not harm the others; with ``--all-or-nothing`` every line is checked first and all jobs are
+written by one transaction, or none. A line that carries a key can be sent again without harm.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from duly.cli import show
+from duly.cli.command import Command, complain, state
+from duly.cli.times import INSTANT, SPAN, parse_instant, parse_span, stamp
+
+if TYPE_CHECKING:
+    from duly.app import Duly
+    from duly.jobs.enqueue import NewJob
+
+#: Lines per transaction.
+BATCH = 500
+#: Bad lines that are told one by one.
+TOLD = 50
+_FIELDS = (
+    "task", "input", "key", "queue", "priority", "run_at", "run_in", "tenant", "max_attempts", "concurrency_key", "parent", "meta",
+)  # fmt: skip
+
+
+@click.command(cls=Command)
+@click.argument("task", required=False)
+@click.argument("input", required=False, metavar="[JSON]")
+@click.option(
+    "--file", "-f", "file", type=click.Path(allow_dash=True, dir_okay=False), help="A job a line; - is stdin."
+)
+@click.option("--key", help="The idempotency key: at most one job per tenant, queue and key.")
+@click.option("--queue", "-q", help="Default: the task's, or `default`.")
+@click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N", help="Higher runs first.")
+@click.option("--run-at", type=INSTANT, metavar="INSTANT", help="Not before this instant: 2026-07-27T09:00:00Z.")
+@click.option("--run-in", type=SPAN, metavar="SPAN", help="Not before so long from now: 90, 15min, 1h30m.")
+@click.option("--tenant", help="Whose job it is.")
+@click.option("--max-attempts", type=click.IntRange(1, 2**31 - 1), metavar="N", help="How often it may run in all.")
+@click.option("--concurrency-key", metavar="KEY", help="Jobs with the same one share the queue's key limit.")
+@click.option("--parent", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The job it belongs to.")
+@click.option("--all-or-nothing", is_flag=True, help="With --file: one bad line, and nothing is written.")
+@click.option("--dry-run", is_flag=True, help="Check only; write nothing.")
+def enqueue(
+    task: str | None, input: str | None, file: str | None, all_or_nothing: bool, dry_run: bool, **options: Any
+) -> int:
+    """Make a job of TASK with the JSON object as its input, or one for each line of a file.
+
+    With an application (--app), a task that it defines is checked by its annotations; without one, the input travels as
+    it is. JSON may be - for stdin.
+
+    A line of a file is {"task": …, "input": {…}} and may have key, queue, priority, run_at, run_in, tenant, max_attempts,
+    concurrency_key, parent and meta; what it lacks is taken from the options.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if file is not None:
+        if input is not None:
+            raise click.UsageError("With --file the input stands in the lines.")
+        if "key" in given:
+            raise click.UsageError("With --file each line has its own key.")
+        return _file(file, {**given, **({"task": task} if task else {})}, all_or_nothing, dry_run)
+    if task is None:
+        raise click.UsageError("Name a TASK, or a --file.")
+    if all_or_nothing:
+        raise click.UsageError("--all-or-nothing goes with --file.")
+    return _one(task, input, given, dry_run)
+
+
+# ---------------------------------------------------------------------- one
+
+
+def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) -> int:
+    asked = state()
+    app = asked.duly()
+    _hint(app, task)
+    value = _object(sys.stdin.read() if text == "-" else text)
+    if dry_run:
+        _prepare(app, task, value, options)
+        show.as_json({"would_create": 1}) if asked.json else show.say("It would be accepted. Nothing was written.")
+        return 0
+    job, created = app.enqueue(task, value, **options)
+    if asked.json:
+        show.as_json(
+            {
+                "id": job.id,
+                "created": created,
+                "task": job.task,
+                "queue": job.queue,
+                "status": job.status,
+                "run_at": job.run_at,
+            }
+        )
+    elif created:
+        later = f", due {stamp(job.due_at)}" if job.due_at else ""
+        show.say(f"Job {job.id} of task {job.task} is {'planned' if later else 'waiting'} in queue {job.queue}{later}.")
+    else:
+        show.say(f"Key {job.key} has job {job.id} already ({job.status}). Nothing was written.")
+    return 0
+
+
+def _hint(app: Duly, task: str) -> None:
+    """An application is there and does not know the task: perhaps it is defined elsewhere, perhaps misspelt."""
+    known = app.engine.task_names
+    if known and task not in known:
+        click.echo(f"duly: note: the application defines no task {task!r} (it has {', '.join(known[:8])}).", err=True)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    from duly.kernel.errors import InvalidArgument
+
+    if text is None:
+        return {}
+    value = _json(text.encode("utf-8", "surrogateescape"), "input")
+    if not isinstance(value, dict):
+        raise InvalidArgument("input", f"is {_kind(value)}; it must be a JSON object of argument names to values.")
+    return value
+
+
+def _json(data: bytes, field: str) -> Any:
+    import orjson
+
+    from duly.kernel.errors import InvalidArgument
+
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidArgument(field, f"is not JSON: {error}.") from None
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
+def _prepare(app: Duly, task: str, value: Mapping[str, Any], options: Mapping[str, Any]) -> NewJob:
+    """A job checked and encoded, and not written yet."""
+    return app._by_name(task, value, app._options(options))
+
+
+# ---------------------------------------------------------------------- many
+
+
+@dataclass
+class _Tally:
+    """What became of the lines so far."""
+
+    created: int = 0
+    existing: int = 0
+    #: Jobs found good and not written: a dry run, or nothing after all.
+    good: int = 0
+    bad: int = 0
+    told: list[dict[str, Any]] = field(default_factory=list)
+    #: The last line whose job is on disk, for those who must go on from there.
+    written: int = 0
+
+    def refuse(self, line: int, reason: str) -> None:
+        self.bad += 1
+        if len(self.told) < 1000:
+            self.told.append({"line": line, "reason": reason})
+        if self.bad <= TOLD:
+            complain(f"line {line}: {reason}")
+        elif self.bad == TOLD + 1:
+            complain("more bad lines follow; they are counted only.")
+
+
+def _file(name: str, defaults: dict[str, Any], all_or_nothing: bool, dry_run: bool) -> int:
+    from duly.kernel.errors import InvalidArgument
+
+    app = state().duly()
+    if not dry_run:
+        app.open()
+    tally = _Tally()
+    try:
+        with _opened(name) as (source, size), _progress(size) as step:
+            good = _good_lines(app, source, defaults, tally, step)
+            if dry_run:
+                tally.good = sum(1 for _ in good)
+            elif all_or_nothing:
+                _all(app, list(good), tally)
+            else:
+                _batches(app, good, tally)
+    except OSError as error:
+        raise InvalidArgument("file", f"{name} cannot be read: {error.strerror or error}.") from None
+    except Exception:
+        if tally.written:
+            complain(f"stopped: the jobs up to line {tally.written:,} are written, those behind it are not.")
+        raise
+    _report(tally, all_or_nothing, dry_run)
+    return 1 if tally.bad else 0
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
+    """The file and its size in bytes; None for stdin."""
+    if name == "-":
+        yield sys.stdin.buffer, None
+        return
+    path = Path(name)
+    with path.open("rb") as file:
+        yield file, path.stat().st_size
+
+
+@contextmanager
+def _progress(size: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, on a terminal only, for files that take longer than a blink."""
+    if not sys.stderr.isatty() or size is None or size < 200_000:
+        yield lambda _: None
+        return
+    with click.progressbar(length=size, label="enqueue", file=sys.stderr) as bar:
+        yield bar.update
+
+
+def _good_lines(
+    app: Duly, source: IO[bytes], defaults: Mapping[str, Any], tally: _Tally, step: Callable[[int], None]
+) -> Iterator[tuple[int, NewJob]]:
+    """(line number, job) of each line that can become one; the others are refused on the way."""
+    from duly.kernel.errors import UsageError
+
+    read = 0
+    for number, data in enumerate(source, start=1):
+        read += len(data)
+        if number % 100 == 0:
+            step(read)
+            read = 0
+        line = data.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else data.strip()
+        if not line:
+            continue
+        try:
+            task, value, options = _line(line, defaults)
+            new = _prepare(app, task, value, options)
+        except (UsageError, ValueError) as error:
+            tally.refuse(number, str(error))
+            continue
+        yield number, new
+    step(read)
+
+
+def _line(data: bytes, defaults: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+    """(task, input, options) of a line. Raises InvalidArgument naming the field."""
+    from duly.kernel.errors import InvalidArgument
+
+    found = _json(data, "the line")
+    if not isinstance(found, dict):
+        raise InvalidArgument("the line", f"is {_kind(found)}; it must be a JSON object.")
+    for name in found:
+        if name not in _FIELDS:
+            raise InvalidArgument(name, "is not a field of a job.", f"Fields are: {', '.join(_FIELDS)}.")
+    own = {name: value for name, value in found.items() if value is not None}
+    if "run_at" in own or "run_in" in own:
+        defaults = {name: value for name, value in defaults.items() if name not in ("run_at", "run_in")}
+    values = {**defaults, **own}
+    task = values.pop("task", None)
+    if task is None:
+        raise InvalidArgument("task", "is missing.")
+    if not isinstance(task, str):
+        raise InvalidArgument("task", f"is {_kind(task)}; it must be a text.")
+    value = values.pop("input", {})
+    if not isinstance(value, dict):
+        raise InvalidArgument("input", f"is {_kind(value)}; it must be an object of argument names to values.")
+    return task, value, _typed(values)
+
+
+def _typed(values: dict[str, Any]) -> dict[str, Any]:
+    from duly.kernel.errors import InvalidArgument
+
+    for name in ("priority", "max_attempts", "parent"):
+        if name in values and type(values[name]) is not int:
+            raise InvalidArgument(name, f"is {_kind(values[name])}; it must be a whole number.")
+    if "meta" in values and not isinstance(values["meta"], dict):
+        raise InvalidArgument("meta", f"is {_kind(values['meta'])}; it must be an object.")
+    if "parent" in values and not 1 <= values["parent"] < 2**63:
+        raise InvalidArgument("parent", "is not the number of a job.")
+    run_at, run_in = values.get("run_at"), values.get("run_in")
+    try:
+        if run_at is not None and not isinstance(run_at, datetime):
+            if not isinstance(run_at, str):
+                raise ValueError(f"it is {_kind(run_at)}; write an instant like 2026-07-27T09:00:00Z")
+            values["run_at"] = parse_instant(run_at)
+    except ValueError as error:
+        raise InvalidArgument("run_at", f"{error}.") from None
+    try:
+        if run_in is not None and not isinstance(run_in, timedelta):
+            if isinstance(run_in, bool) or not isinstance(run_in, str | int | float):
+                raise ValueError(f"it is {_kind(run_in)}; write seconds, or a span such as 15min")
+            values["run_in"] = parse_span(run_in) if isinstance(run_in, str) else timedelta(seconds=run_in)
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgument("run_in", f"{error}.") from None
+    return values
+
+
+def _batches(app: Duly, good: Iterator[tuple[int, NewJob]], tally: _Tally) -> None:
+    batch: list[NewJob] = []
+    number = 0
+    for number, new in good:
+        batch.append(new)
+        if len(batch) == BATCH:
+            _write(app, batch, number, tally)
+            batch = []
+    if batch:
+        _write(app, batch, number, tally)
+
+
+def _write(app: Duly, batch: list[NewJob], number: int, tally: _Tally) -> None:
+    for made in app.engine.maker.make_many(batch):
+        tally.created += made.created
+        tally.existing += not made.created
+    tally.written = number
+
+
+def _all(app: Duly, good: list[tuple[int, NewJob]], tally: _Tally) -> None:
+    """Everything in one transaction, or nothing."""
+    tally.good = len(good)
+    if tally.bad or not good:
+        return
+
+    def write(connection: Any) -> tuple[int, int]:
+        created = 0
+        for start in range(0, len(good), BATCH):
+            part = [new for _, new in good[start : start + BATCH]]
+            created += sum(made.created for made in app.engine.maker.make_in(connection, part))
+        return created, len(good) - created
+
+    tally.created, tally.existing = app.db.write(write)
+    app.db.bells.ring()
+
+
+def _report(tally: _Tally, all_or_nothing: bool, dry_run: bool) -> None:
+    if state().json:
+        counts = {"would_create": tally.good} if dry_run else {"created": tally.created, "existing": tally.existing}
+        show.as_json({**counts, "bad": tally.bad, "lines": tally.told})
+        return
+    bad = f", {show.count(tally.bad, 'bad line')}" if tally.bad else ""
+    if dry_run:
+        show.say(f"{show.count(tally.good, 'good line')}{bad}. Nothing was written.")
+    elif all_or_nothing and tally.bad:
+        show.say(f"Nothing was written: {show.count(tally.good, 'good line')}{bad}.")
+    else:
+        existing = f", {tally.existing:,} existed already" if tally.existing else ""
+        show.say(f"{show.count(tally.created, 'job')} created{existing}{bad}.")

@@ -1,0 +1,35 @@
+"""``duly``: the commands, in the order of a day's work."""
+
+from __future__ import annotations
+
+import click
+
+from duly._version import __version__
+from duly.cli.command import Root
+from duly.cli.data import audit, doctor, migrate
+from duly.cli.enqueue import enqueue
+from duly.cli.jobs import jobs
+from duly.cli.queues import gate, queues, why
+from duly.cli.work import up, worker
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="duly", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Jobs done on time, once, and on the record.
+
+    Start with `duly up app.py`. Every command takes the common options, in any place; --json makes its output a
+    document for programs. Exit codes: 0 done, 1 failed (stderr says why), 2 wrong usage.
+    """
+
+
+for command in (up, worker, enqueue, jobs, queues, gate, why, audit, migrate, doctor):
+    cli.add_command(command)
+
+
+def main() -> None:
+    cli.main(prog_name="duly")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""``duly queues``, ``duly gate`` and ``duly why``: what holds work, and letting it go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli import show
+from duly.cli.command import Command, Group, actor, state
+from duly.cli.times import parse_span, relative, span, stamp
+
+if TYPE_CHECKING:
+    from duly.jobs.queues import QueueSettings
+
+
+class _Rate(click.ParamType):  # type: ignore[type-arg]
+    name = "n/span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, float]:
+        if isinstance(value, tuple):
+            return value
+        count, slash, per = str(value).partition("/")
+        try:
+            if not slash or not count.strip().isdigit():
+                raise ValueError("it is a number, a slash and a span")
+            # "10/s" reads as one second
+            seconds = parse_span(per if per.strip()[:1].isdigit() else f"1{per.strip()}").total_seconds()
+            if int(count) < 1 or seconds <= 0:
+                raise ValueError("both must be positive")
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}. Write 50/86400, 10/s or 100/15min.", param, ctx)
+        return int(count), seconds
+
+
+# ---------------------------------------------------------------------- queues
+
+
+@click.group(cls=Group)
+def queues() -> None:
+    """Look at queues; pause, resume and limit them."""
+
+
+@queues.command("list")
+def list_() -> None:
+    """Every queue: what waits, what runs, what governs it."""
+    asked = state()
+    app = asked.open()
+    settings = app.queues.all()
+    tally = {t["queue"]: t for t in app.db.read(app.engine.reader.tally)}
+    nothing = {"ready": 0, "later": 0, "running": 0, "oldest_ready": None}
+    rows = [
+        {**nothing, **tally.get(name, {}), **_as_dict(name, settings.get(name))} for name in sorted({*settings, *tally})
+    ]
+    if asked.json:
+        show.as_json(rows)
+        return
+    now = app.engine.clock.now()
+    show.table(
+        "!queue #ready #running #later oldest #limit per_key rate fair state",
+        (
+            (
+                r["queue"], r["ready"], r["running"], r["later"], relative(r["oldest_ready"], now), r["limit"], r["key_limit"], _rate(r["rate"]),
+                "yes" if r["fair"] else "", _paused(r),
+            )
+            for r in rows
+        ),
+        empty="No queue has a job or a setting yet.",
+    )  # fmt: skip
+
+
+def _as_dict(name: str, s: QueueSettings | None) -> dict[str, Any]:
+    rate = s.rate if s else None
+    return {
+        "queue": name, "limit": s.limit if s else None, "key_limit": s.key_limit if s else None,
+        "rate": {"count": rate.count, "seconds": rate.seconds} if rate else None, "fair": s.fair if s else False,
+        "paused_at": s.paused_at if s else None, "paused_reason": s.paused_reason if s else None, "paused_by": s.paused_by if s else None,
+    }  # fmt: skip
+
+
+def _rate(rate: dict[str, Any] | None) -> str:
+    return f"{rate['count']} in {span(rate['seconds'])}" if rate else ""
+
+
+def _paused(row: dict[str, Any]) -> str:
+    if row["paused_at"] is None:
+        return "open"
+    return f"paused by {row['paused_by']}" + (f": {row['paused_reason']}" if row["paused_reason"] else "")
+
+
+def _tell(after: QueueSettings) -> None:
+    """What is set for a queue now."""
+    row = _as_dict(after.name, after)
+    if state().json:
+        show.as_json(row)
+        return
+    governed = [
+        f"at most {after.limit} at once" if after.limit is not None else "",
+        f"{after.key_limit} per concurrency key" if after.key_limit is not None else "",
+        _rate(row["rate"]),
+        "tenants take turns" if after.fair else "",
+    ]
+    limits = ", ".join(g for g in governed if g) or "no limits"
+    show.say(f"Queue {after.name} is {_paused(row)} ({limits}).")
+
+
+@queues.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Why, for those who look at it later.")
+def pause(name: str, reason: str) -> None:
+    """Stop claims on a queue. Running jobs go on; new ones are accepted and wait."""
+    _tell(state().open().queues.pause(name, reason, actor()))
+
+
+@queues.command()
+@click.argument("name")
+def resume(name: str) -> None:
+    """Let claims on a queue go on."""
+    _tell(state().open().queues.resume(name, actor()))
+
+
+@queues.command()
+@click.argument("name")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Jobs of this queue at once, in all workers together."
+)
+@click.option("--no-limit", is_flag=True, help="Take that limit away.")
+@click.option(
+    "--key-limit", type=click.IntRange(min=1), metavar="N", help="Jobs with the same concurrency key at once."
+)
+@click.option("--no-key-limit", is_flag=True, help="Take that limit away.")
+@click.option("--rate", type=_Rate(), metavar="N/SPAN", help="Starts in any window: 50/86400, 10/s, 100/15min.")
+@click.option("--no-rate", is_flag=True, help="Take the rate away.")
+@click.option("--fair/--no-fair", default=None, help="At equal priority, tenants take turns.")
+def limit(
+    name: str,
+    limit: int | None,
+    no_limit: bool,
+    key_limit: int | None,
+    no_key_limit: bool,
+    rate: tuple[int, float] | None,
+    no_rate: bool,
+    fair: bool | None,
+) -> None:
+    """Set or take away what limits a queue. What is not named stays as it is."""
+    changes: dict[str, Any] = {}
+    for field, value, none in (
+        ("limit", limit, no_limit),
+        ("key_limit", key_limit, no_key_limit),
+        ("rate", rate, no_rate),
+    ):
+        option = field.replace("_", "-")
+        if value is not None and none:
+            raise click.UsageError(f"--{option} and --no-{option} are both given.")
+        if value is not None or none:
+            changes[field] = value
+    if fair is not None:
+        changes["fair"] = fair
+    if not changes:
+        raise click.UsageError(
+            "Nothing to change: give --limit, --key-limit, --rate, --fair or one of their opposites."
+        )
+    _tell(state().open().queues.set(name, actor=actor(), **changes))
+
+
+# ---------------------------------------------------------------------- the gate
+
+
+@click.command(cls=Command)
+@click.argument("position", required=False, type=click.Choice(["online", "offline"]))
+@click.option("--reason", default="", help="Why, for those who look at it later.")
+def gate(position: str | None, reason: str) -> None:
+    """Show the online gate, or move it.
+
+    While it is offline no worker claims anything; running jobs go on, new ones are accepted and wait.
+    """
+    from duly.monitoring.examine import gate_facts
+
+    asked = state()
+    app = asked.open()
+    if position == "online":
+        app.gate.online(actor(), reason)
+    elif position == "offline":
+        app.gate.offline(actor(), reason)
+    elif reason:
+        raise click.UsageError("--reason is given, but not where to move the gate: online or offline.")
+    g = app.db.read(lambda c: gate_facts(app.engine, c))
+    if asked.json:
+        show.as_json({"online": g.online, "since": g.since, "by": g.by or None, "reason": g.reason or None})
+        return
+    since = f" since {stamp(g.since)}" if g.since else ""
+    show.say(
+        f"{'online' if g.online else 'offline'}{since}{f', by {g.by}' if g.by else ''}{f': {g.reason}' if g.reason else ''}"
+    )
+
+
+# ---------------------------------------------------------------------- why
+
+
+@click.command(cls=Command)
+@click.argument("job", type=click.IntRange(1, 2**63 - 1))
+@click.option("--tenant", help="Only if it is this tenant's.")
+def why(job: int, tenant: str | None) -> None:
+    """Why a job does not run: every condition, met or not, and what to do."""
+    asked = state()
+    app = asked.duly()
+    checks = app.why(job, tenant)
+    if asked.json:
+        show.as_json(checks)
+        return
+    show.table("condition met what", ((c.name, "yes" if c.met else "no", c.detail) for c in checks))
+    unmet = [c for c in checks if not c.met]
+    show.say()
+    if not unmet:
+        running = len(checks) == 1 and checks[0].name == "running"
+        show.say(f"Job {job} {'is running' if running else 'will be claimed in a moment'}.")
+    for c in unmet:
+        if c.remedy:
+            show.say(f"{c.name}: {c.remedy}")

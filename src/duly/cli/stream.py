@@ -1,0 +1,115 @@
+"""What a person at a terminal sees of a worker: a short stream of lines, and a summary at the end.
+
+Jobs are told one by one while they are few; of a flood only the first of each second, and then how many more there
+were. Signals are told in words. Everything else is an ordinary log line.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Any, TextIO
+
+import click
+
+from duly.cli.times import span
+from duly.jobs.worker import Tally
+from duly.kernel.events import Event, Listener
+from duly.monitoring.logs import coloured
+from duly.monitoring.redact import visible
+
+#: Jobs told one by one in a second.
+LINES = 8
+#: What became of a job: the lifecycle's event, in a word for people, with a colour.
+_WORDS = {
+    "succeed": ("done", "green"),
+    "wait": ("waits", "cyan"),
+    "retry": ("retry", "yellow"),
+    "snooze": ("snoozed", "cyan"),
+    "release": ("given back", "cyan"),
+    "fail": ("failed", "red"),
+    "cancel": ("cancelled", "magenta"),
+}
+
+
+class Stream:
+    """A listener for a terminal. ``log`` is told everything that has no better form here."""
+
+    def __init__(self, log: Listener, out: TextIO, grace: float) -> None:
+        self._log, self._out, self._grace = log, out, grace
+        self._colour = coloured(out)
+        self._lock = threading.Lock()
+        self._second, self._left = 0, LINES
+        self._more: Counter[str] = Counter()
+        self._timer: threading.Timer | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event.name == "jobs_settled":
+            self._jobs(event.facts["jobs"])
+        elif event.name == "signal":
+            self._signal(event.facts)
+        elif event.name not in ("worker_started", "worker_stopped"):  # the page around the stream says both
+            self._log(event)
+
+    def _jobs(self, jobs: list[tuple[str, str, str, float]]) -> None:
+        with self._lock:
+            second = int(time.monotonic())
+            if second != self._second:
+                self._second, self._left = second, LINES
+                self._rest()
+            shown, rest = jobs[: self._left], jobs[self._left :]
+            self._left -= len(shown)
+            for queue, task, event, seconds in shown:
+                word, colour = _WORDS.get(event, (event, "white"))
+                self._line(word, colour, f"{visible(task, keep='')}  {visible(queue, keep='')}  {span(seconds)}")
+            if rest:
+                self._more.update(event for _, _, event, _ in rest)
+                if self._timer is None:
+                    self._timer = threading.Timer(1.0, self._late)
+                    self._timer.daemon = True
+                    self._timer.start()
+
+    def _late(self) -> None:
+        with self._lock:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Tell what was held back. Called under the lock."""
+        self._timer = None
+        if self._more:
+            told = ", ".join(f"{n:,} {_WORDS.get(event, (event, ''))[0]}" for event, n in self._more.most_common())
+            self._line("and more", "white", told)
+            self._more.clear()
+
+    def _signal(self, facts: Any) -> None:
+        if facts.get("effect") == "stop now":
+            self._line("stopping", "red", "now. What still runs is given back and will run again.")
+        else:
+            grace = f"Running jobs may finish (up to {self._grace:g} s). Once more stops at once."
+            self._line("stopping", "yellow", grace)
+
+    def _line(self, word: str, colour: str, text: str) -> None:
+        # padded before it is coloured, so that columns stand under each other
+        padded = click.style(word.ljust(11), fg=colour) if self._colour else word.ljust(11)
+        self._out.write(f"{time.strftime('%H:%M:%S')}  {padded} {text}\n")
+        self._out.flush()
+
+    def close(self) -> None:
+        """Tell the rest."""
+        self._late()
+
+
+def summary(tally: Tally, seconds: float) -> str:
+    """The last line: what was done."""
+    counts = asdict(tally)
+    names = {
+        "succeeded": "succeeded", "failed": "failed", "retried": "to be tried again", "snoozed": "snoozed", "cancelled": "cancelled",
+        "released": "given back", "lost": "lost to another worker",
+    }  # fmt: skip
+    told = [f"{counts[name]:,} {words}" for name, words in names.items() if counts[name]]
+    if not told:
+        return f"No job was run in {span(seconds)}."
+    rate = f" ({counts['succeeded'] / seconds:,.0f} a second)" if counts["succeeded"] >= 100 and seconds > 0.1 else ""
+    return f"{', '.join(told)} in {span(seconds)}{rate}."

@@ -1,0 +1,181 @@
+"""``duly up`` and ``duly worker``: running jobs until a signal, or until nothing is left.
+
+On stdout stands what a person or a program keeps (where the database is, the summary); the stream of events goes to
+stderr, as JSON lines when that is no terminal. Neither needs the other.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.command import Command, state
+
+if TYPE_CHECKING:
+    from duly.app import Duly
+    from duly.jobs.worker import Worker
+    from duly.monitoring.http import Monitor
+
+
+class _Lane(click.ParamType):  # type: ignore[type-arg]
+    name = "name[=n]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, number = str(value).rpartition("=")
+        if not equals:
+            return str(value), None
+        if not number.isdigit() or int(number) < 1:
+            self.fail(f"{value!r}: behind = stands how many jobs of this queue run at once, at least 1.", param, ctx)
+        return name, int(number)
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed((
+        click.argument("target", required=False, metavar="[MODULE:NAME]"),
+        click.option("--queue", "-q", "queues", multiple=True, type=_Lane(), metavar="NAME[=N]",
+                     help="Serve this queue, with N jobs at once; may be repeated. Default: the queues of all tasks."),
+        click.option("--concurrency", "-c", type=click.IntRange(min=1), metavar="N",
+                     help="Jobs at once in each queue that names no number of its own."),
+        click.option("--until-idle", is_flag=True, help="End by itself once nothing is left to run."),
+        click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
+                     help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port)."),
+        click.option("--name", metavar="NAME", help="This worker's name in lists and in the audit trail."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(cls=Command)
+@_options
+def up(**options: Any) -> None:
+    """Run everything in one process.
+
+    A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there.
+    Ctrl-C stops in good order.
+    """
+    _run(**options)
+
+
+@click.command(cls=Command)
+@_options
+def worker(**options: Any) -> None:
+    """Run a worker.
+
+    It claims jobs of its queues, runs them, and stops in good order on SIGTERM or Ctrl-C: running jobs may finish
+    (setting grace). A second signal does not wait for them; they are given back and run again elsewhere.
+    """
+    _run(**options)
+
+
+def _run(
+    target: str | None,
+    queues: Sequence[tuple[str, int | None]],
+    concurrency: int | None,
+    until_idle: bool,
+    metrics_port: int | None,
+    name: str | None,
+) -> None:
+    from duly.monitoring.logs import adopt_logging, event_log, for_people
+
+    asked = state()
+    duly = asked.duly(target, tasks=True)
+    settings = duly.settings
+    made = duly.worker(
+        _lanes(queues, concurrency or settings.concurrency), concurrency=concurrency, name=_checked(name)
+    )
+    people = for_people(settings.log_format, sys.stderr) and not asked.json
+    adopt_logging(settings, sys.stderr)
+    log: Any = event_log(settings, sys.stderr)
+    stream = None
+    if people and settings.log_level == "info":
+        from duly.cli.stream import Stream
+
+        log = stream = Stream(log, sys.stderr, settings.grace)
+    removers = [duly.listen(log)]
+    monitor = _monitor(duly, made, metrics_port, removers)
+    if not asked.json:
+        _banner(duly, made, monitor, until_idle)
+    begun = time.monotonic()
+    try:
+        tally = made.run(until_idle=until_idle)
+    finally:
+        if monitor is not None:
+            monitor.close()
+        if stream is not None:
+            stream.close()
+        for remove in removers:
+            remove()
+    _finish(tally, time.monotonic() - begun, asked.json)
+
+
+def _lanes(queues: Sequence[tuple[str, int | None]], each: int) -> dict[str, int] | None:
+    from duly.kernel.errors import InvalidArgument
+    from duly.kernel.payload import check_name
+
+    if not queues:
+        return None
+    out: dict[str, int] = {}
+    for name, number in queues:
+        if name in out:
+            raise InvalidArgument("queue", f"{name} is given twice.")
+        out[check_name(name, "queue")] = number or each
+    return out
+
+
+def _checked(name: str | None) -> str | None:
+    from duly.kernel.payload import check_name
+
+    return None if name is None else check_name(name, "name")
+
+
+def _monitor(duly: Duly, made: Worker, port: int | None, removers: list[Callable[[], None]]) -> Monitor | None:
+    if port is None:
+        return None
+    from duly.monitoring.http import serve
+    from duly.monitoring.metrics import Metrics
+
+    metrics = Metrics(made)
+    removers.append(duly.listen(metrics))
+    return serve(port, metrics)
+
+
+def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool) -> None:
+    from duly._version import __version__
+    from duly.cli import show
+
+    tasks = duly.engine.task_names
+    listed = ", ".join(tasks[:8]) + (f" and {len(tasks) - 8} more" if len(tasks) > 8 else "")
+    show.say(f"Duly {__version__}, worker {made.name}")
+    show.facts([
+        ("  database", where(duly)),
+        ("  tasks", listed),
+        ("  queues", ", ".join(f"{n} ({lane.concurrency} at once)" for n, lane in made.lanes.items())),
+        ("  metrics", f"{monitor.url}/metrics, /livez, /readyz" if monitor else ""),
+    ])  # fmt: skip
+    show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
+    sys.stdout.flush()
+
+
+def where(duly: Duly) -> str:
+    """The database, and of a file where it lies."""
+    if duly.db.is_sqlite and duly.db.url.database and not duly.db.memory:
+        return str(Path(duly.db.url.database).expanduser().resolve())
+    return duly.db.shown_url
+
+
+def _finish(tally: Any, seconds: float, as_json: bool) -> None:
+    from duly.cli import show
+    from duly.cli.stream import summary
+
+    if as_json:
+        show.as_json({**asdict(tally), "seconds": round(seconds, 3)})
+    else:
+        show.say(summary(tally, seconds))

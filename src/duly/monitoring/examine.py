@@ -1,0 +1,224 @@
+"""Looking: gathers from the database and this machine what ``health`` judges.
+
+Only reads. It does not make the database, does not migrate it, and takes no lock; what cannot be asked is left out.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import time
+import zoneinfo
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, literal, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from duly._version import __version__
+from duly.audit import read as trail
+from duly.jobs import survey
+from duly.jobs.ask import WORKER_GONE
+from duly.jobs.engine import Engine
+from duly.jobs.tables import GATE_KEY
+from duly.kernel.errors import DulyError
+from duly.monitoring.health import (
+    Facts,
+    FileFacts,
+    GateFacts,
+    LiveWorker,
+    PausedQueue,
+    WakeFacts,
+)
+from duly.storage import migrate
+from duly.storage.database import Database
+from duly.storage.types import Instant
+
+_SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+
+
+def examine(engine: Engine) -> Facts:
+    """Everything ``health.judge`` wants to know."""
+    db = engine.db
+    zones, zone_data = zone_facts()
+    found: dict[str, Any] = {"zones": zones, "zone_data": zone_data, "version": ""}
+    try:
+        if db.is_sqlite and not db.memory:
+            found["file"] = file = _file(db)
+            if not file.exists:
+                return _facts(db, **found)
+        found |= _answer(db)
+        if found["revision"] is None:
+            return _facts(db, **found)
+        found |= db.read(lambda c: _work(engine, c))
+        if not db.is_sqlite:
+            found["wake"] = wake_facts(db)
+    except DulyError as error:
+        found["problem"] = str(error)
+    except SQLAlchemyError as error:  # not a database, a table that is not ours, a right that is missing
+        first = str(getattr(error, "orig", None) or error).strip().splitlines()
+        found["problem"] = f"{db.shown_url}: {first[0] if first else type(error).__name__}"
+    return _facts(db, **found)
+
+
+def _facts(db: Database, **found: Any) -> Facts:
+    found.setdefault("now", db.clock.now())
+    return Facts(url=db.shown_url, duly=__version__, head=migrate.HEAD, **found)
+
+
+# ---------------------------------------------------------------------- this machine
+
+
+def zone_facts() -> tuple[int, str]:
+    """How many zones this machine knows, and from where."""
+    zones = len(zoneinfo.available_timezones())
+    for folder in zoneinfo.TZPATH:
+        for name in ("tzdata.zi", "+VERSION"):
+            try:
+                with (Path(folder) / name).open(encoding="ascii") as file:
+                    return zones, f"version {file.readline().strip().removeprefix('# version ')} of the system"
+            except (OSError, UnicodeDecodeError):
+                continue
+        if (Path(folder) / "UTC").exists():
+            return zones, "of the system"
+    try:
+        return zones, f"version {importlib.metadata.version('tzdata')} of the package tzdata"
+    except importlib.metadata.PackageNotFoundError:
+        return zones, ""
+
+
+def _file(db: Database) -> FileFacts:
+    path = Path(db.url.database or "").expanduser().resolve()
+    usage = shutil.disk_usage(path.parent)
+    system = file_system(path.parent)
+    if not path.exists() or not path.stat().st_size:
+        return FileFacts(str(path), exists=False, free=usage.free, filesystem=system)
+    wal = path.with_name(path.name + "-wal")
+    journal, synchronous = db.read(
+        lambda c: (c.execute(text("PRAGMA journal_mode")).scalar(), db.settings.sqlite_synchronous)
+    )
+    return FileFacts(
+        str(path),
+        journal=str(journal),
+        synchronous=synchronous,
+        size=path.stat().st_size,
+        wal_size=wal.stat().st_size if wal.exists() else 0,
+        free=usage.free,
+        filesystem=system,
+    )
+
+
+def file_system(folder: Path, mounts: str | None = None) -> str:
+    """The kind of file system a folder lies on, from the mount table; empty where there is none to read."""
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = folder == Path(point) or Path(point) in folder.parents
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+# ---------------------------------------------------------------------- the database
+
+
+def _answer(db: Database) -> dict[str, Any]:
+    def ask(connection: Connection) -> dict[str, Any]:
+        version = connection.execute(
+            text("SELECT 'SQLite ' || sqlite_version()" if db.is_sqlite else "SELECT current_setting('server_version')")
+        ).scalar_one()
+        trips = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            connection.execute(text("SELECT 1"))
+            trips.append(time.perf_counter() - begun)
+        out: dict[str, Any] = {
+            "version": version if db.is_sqlite else f"PostgreSQL {version}",
+            "latency": min(trips),
+            "revision": migrate.current(connection),
+            "now": db.clock.now(),
+        }
+        if not db.is_sqlite:
+            before = db.clock.now()
+            there: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+            after = db.clock.now()
+            out["skew"] = (before + (after - before) / 2 - there).total_seconds()
+            out["now"] = there
+        return out
+
+    return db.read(ask)
+
+
+def wake_facts(db: Database) -> WakeFacts:
+    """Try a NOTIFY, and look for a pooler: behind one, the server process that answers is not the one it promised."""
+    s = db.settings
+    conninfo = db.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    try:
+        with psycopg.connect(conninfo, autocommit=True, connect_timeout=10, prepare_threshold=None) as connection:
+            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            pooled = row is not None and row[0] != connection.info.backend_pid
+            tried = db.prepares and s.notify
+            heard_in = _hear(connection, conninfo) if tried else None
+    except psycopg.Error:
+        return WakeFacts(False, None, False, s.pooler, s.notify, s.poll)
+    return WakeFacts(pooled, heard_in, tried, s.pooler, s.notify, s.poll)
+
+
+def _hear(ear: psycopg.Connection[Any], conninfo: str) -> float | None:
+    """Seconds from a NOTIFY to its arrival; None when it does not come within two seconds."""
+    ear.execute("LISTEN duly_doctor")
+    with psycopg.connect(conninfo, autocommit=True, connect_timeout=10, prepare_threshold=None) as mouth:
+        begun = time.perf_counter()
+        mouth.execute("NOTIFY duly_doctor")
+        for _ in ear.notifies(timeout=2, stop_after=1):
+            return time.perf_counter() - begun
+    return None
+
+
+# ---------------------------------------------------------------------- the work
+
+
+def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
+    db = engine.db
+    # an embedded database has the clock of this machine
+    now: datetime = connection.execute(
+        select(literal(db.clock.now(), Instant) if db.is_sqlite else db.now())
+    ).scalar_one()
+    settings = engine.queues.all(connection)
+    patience = min(engine.settings.lease / 3, 10.0) + 5.0  # one pass of the rescue, and some seconds
+    return {
+        "now": now,
+        "gate": gate_facts(engine, connection),
+        "paused": [
+            PausedQueue(q.name, q.paused_at, q.paused_by, q.paused_reason)
+            for q in settings.values()
+            if q.paused_at is not None
+        ],
+        "workers": [
+            LiveWorker(w["name"], w["state"], w["reason"], frozenset(w["queues"]), frozenset(w["tasks"]), w["version"])
+            for w in engine.reader.live_workers(connection, WORKER_GONE)
+        ],
+        "waiting": survey.waiting(connection),
+        "lapsed": survey.lapsed(connection, now - timedelta(seconds=patience)),
+        "tail": trail.tail(connection),
+    }
+
+
+def gate_facts(engine: Engine, connection: Connection) -> GateFacts:
+    """Whether the gate is open, and who moved it last, as the trail remembers."""
+    online = engine.queues.online(connection)
+    last = trail.find(connection, trail.TrailFilter(entity="gate", entity_id=GATE_KEY), limit=1)
+    if not last or last[0].action != ("ATLAS_ONLINE" if online else "ATLAS_OFFLINE"):
+        return GateFacts(online)  # nobody moved it through Duly
+    reason = last[0].meta.get("reason", "") if isinstance(last[0].meta, dict) else ""
+    return GateFacts(online, last[0].at, last[0].actor, reason or "")
