@@ -204,7 +204,7 @@ class Duly:
         if queues is None:
             queues = ["default", *sorted({t.queue for t in self.engine.tasks.values()} - {"default"})]
         if not isinstance(queues, Mapping):
-            queues = dict.fromkeys(queues, each)
+            queues = dict.fromkeys([queues] if isinstance(queues, str) else queues, each)
         if not self.engine.tasks:
             raise InvalidArgument(
                 "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."

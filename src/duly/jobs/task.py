@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
 
 from duly.jobs.codec import Codec
-from duly.jobs.job import Enqueued
+from duly.jobs.job import Enqueued, Job
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name
@@ -23,6 +24,8 @@ from duly.kernel.payload import check_name
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: The longest delay and the longest memory of a key, in seconds: a hundred years.
+FARTHEST = 100 * 365.25 * 86_400
 #: When the key of a job is free again.
 UniqueUntil = Literal["start", "done", "forever"] | timedelta
 #: Where a handler runs: on the event loop (async), on a thread, or in a process of its own that can be killed.
@@ -61,23 +64,45 @@ class Options:
             value = getattr(self, name)
             if value is not None:
                 check_name(value, name)
-        if self.run_at is not None and self.run_in is not None:
-            raise InvalidArgument("run_at", "and run_in are both given.", "Give one.")
-        if self.run_at is not None and (not isinstance(self.run_at, datetime) or self.run_at.tzinfo is None):
-            raise InvalidArgument("run_at", f"is {self.run_at!r}; it must be a datetime with a time zone.")
-        if self.priority is not None and not -(2**31) <= self.priority < 2**31:
-            raise InvalidArgument("priority", f"is {self.priority}; it must fit in 32 bits.")
-        if self.max_attempts is not None and not 1 <= self.max_attempts < 2**31:
-            raise InvalidArgument("max_attempts", f"is {self.max_attempts}; at least 1 is needed.")
-        if self.unique_until is not None and self.key is None:
-            raise InvalidArgument("unique_until", "is given without a key.")
-        if isinstance(self.unique_until, timedelta) and self.unique_until <= timedelta(0):
-            raise InvalidArgument("unique_until", "is not a positive duration.")
-        if isinstance(self.unique_until, str) and self.unique_until not in ("start", "done", "forever"):
+        self._check_moment()
+        _check_whole("priority", self.priority, -(2**31))
+        _check_whole("max_attempts", self.max_attempts, 1)
+        self._check_key()
+        if self.parent is not None and not isinstance(self.parent, int | Job | Enqueued):
+            raise InvalidArgument("parent", f"is of type {type(self.parent).__name__}.", "Give a job or its id.")
+        if self.meta is not None and not isinstance(self.meta, Mapping):
             raise InvalidArgument(
-                "unique_until", f"is {self.unique_until!r}.", "Use 'start', 'done', 'forever' or a timedelta."
+                "meta", f"is of type {type(self.meta).__name__}.", "Give a mapping of names to values."
             )
         return self
+
+    def _check_moment(self) -> None:
+        if self.run_at is not None:
+            if self.run_in is not None:
+                raise InvalidArgument("run_at", "and run_in are both given.", "Give one.")
+            if not isinstance(self.run_at, datetime) or self.run_at.tzinfo is None:
+                raise InvalidArgument("run_at", f"is {self.run_at!r}; it must be a datetime with a time zone.")
+            if not 1900 <= self.run_at.year <= 9000:
+                raise InvalidArgument("run_at", f"is in the year {self.run_at.year}; give one from 1900 to 9000.")
+        elif self.run_in is not None:
+            if not isinstance(self.run_in, timedelta | float | int) or isinstance(self.run_in, bool):
+                raise InvalidArgument("run_in", f"is {self.run_in!r}; it must be seconds or a timedelta.")
+            if not abs(self.delay() or 0.0) <= FARTHEST:
+                raise InvalidArgument("run_in", f"is {self.run_in}; it must be within a hundred years.")
+
+    def _check_key(self) -> None:
+        until = self.unique_until
+        if until is not None:
+            if self.key is None:
+                raise InvalidArgument("unique_until", "is given without a key.")
+            if not isinstance(until, timedelta) and until not in ("start", "done", "forever"):
+                raise InvalidArgument(
+                    "unique_until", f"is {until!r}.", "Use 'start', 'done', 'forever' or a timedelta."
+                )
+            if isinstance(until, timedelta) and not timedelta(0) < until <= timedelta(seconds=FARTHEST):
+                raise InvalidArgument("unique_until", f"is {until}; it must be positive and within a hundred years.")
+        if self.on_conflict not in ("return", "raise"):
+            raise InvalidArgument("on_conflict", f"is {self.on_conflict!r}.", "Use 'return' or 'raise'.")
 
     def delay(self) -> float | None:
         """Seconds from now that the job is wanted in; None for now or for a fixed instant."""
@@ -125,11 +150,25 @@ class Task(Generic[P, R]):
     def __post_init__(self) -> None:
         check_name(self.name, "task name")
         check_name(self.queue, "queue")
-        if self.timeout is not None and not self.timeout > 0:
-            raise InvalidArgument("timeout", f"is {self.timeout}; it must be more than 0 seconds.")
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise InvalidArgument("max_attempts", f"is {self.max_attempts}; at least 1 is needed.")
+        _check_whole("priority", self.priority, -(2**31))
+        _check_whole("max_attempts", self.max_attempts, 1)
+        if self.timeout is not None and (not isinstance(self.timeout, float | int) or not 0 < self.timeout < math.inf):
+            raise InvalidArgument("timeout", f"is {self.timeout!r}; it must be a number of seconds, more than 0.")
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidArgument("backoff", f"is of type {type(self.backoff).__name__}.", "Give a duly.Backoff.")
+        if self.audit_action is not None:
+            check_name(self.audit_action, "audit_action")
+        for name, value, known in (
+            ("run_in", self.run_in, ("loop", "thread", "process")),
+            ("wait_for_children", self.wait_for_children, (None, "fail", "ignore")),
+        ):
+            if value not in known:
+                raise InvalidArgument(name, f"is {value!r}.", f"Use one of: {', '.join(repr(k) for k in known if k)}.")
         is_async = inspect.iscoroutinefunction(self.fn)
+        if is_async and self.run_in == "process":
+            raise InvalidArgument(
+                f"task {self.name}", "is async, so it cannot run in a process of its own.", "Make it a plain function."
+            )
         if is_async and self.run_in != "loop":
             object.__setattr__(self, "run_in", "loop")
         elif not is_async and self.run_in == "loop":
@@ -211,6 +250,12 @@ def _options(given: Mapping[str, Any]) -> Options:
         known = Options.__dataclass_fields__
         wrong = next((name for name in given if name not in known), "?")
         raise InvalidArgument(wrong, "is not an option of a job.", f"Options are: {', '.join(known)}.") from None
+
+
+def _check_whole(field: str, value: Any, low: int) -> None:
+    """A whole number from ``low`` that fits in 32 bits, or None."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not low <= value < 2**31):
+        raise InvalidArgument(field, f"is {value!r}; it must be a whole number from {low:,} to {2**31 - 1:,}.")
 
 
 def _injected(fn: Callable[..., Any]) -> dict[str, str]:
