@@ -45,6 +45,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--concurrency", "-c", type=click.IntRange(min=1), metavar="N",
                      help="Jobs at once in each queue that names no number of its own."),
         click.option("--until-idle", is_flag=True, help="End by itself once nothing is left to run."),
+        click.option("--patience", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
+                     help="With --until-idle: wait for jobs that are due within so many seconds, such as retries."),
         click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
                      help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port)."),
         click.option("--name", metavar="NAME", help="This worker's name in lists and in the audit trail."),
@@ -80,6 +82,7 @@ def _run(
     queues: Sequence[tuple[str, int | None]],
     concurrency: int | None,
     until_idle: bool,
+    patience: float,
     metrics_port: int | None,
     name: str | None,
 ) -> None:
@@ -105,7 +108,7 @@ def _run(
         _banner(duly, made, monitor, until_idle)
     begun = time.monotonic()
     try:
-        tally = made.run(until_idle=until_idle)
+        tally = made.run(until_idle=patience if until_idle else False)
     finally:
         if monitor is not None:
             monitor.close()
