@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.option("--sql", is_flag=True, help="Print the statements of a fresh install instead of running them.")
 @click.option("--dialect", type=click.Choice(["sqlite", "postgresql"]), help="With --sql: for which database.")
 def migrate(sql: bool, dialect: str | None) -> None:
-    """Bring the database to this version's schema. Safe to run twice, and from several places at once."""
+    """Bring the database to the schema of this version.
+
+    Safe to run twice, and from several places at once."""
     from duly.storage import migrate as storage
 
     if dialect and not sql:
@@ -50,9 +52,9 @@ def migrate(sql: bool, dialect: str | None) -> None:
 @click.command(cls=Command)
 @click.option("--settings", is_flag=True, help="Print every setting: its value, where that is from, and what it means.")
 def doctor(settings: bool) -> int:
-    """Is everything in order? Looks at this machine, the database and the work, and says what to do.
+    """Look whether everything is in order.
 
-    Only looks: nothing is made, migrated or changed. Ends with 1 if something fails.
+    This machine, the database and the work; for what is not in order it says what to do. Nothing is made, migrated or changed. Ends with 1 if something fails.
     """
     app = state().duly()
     if settings:
@@ -66,7 +68,7 @@ def doctor(settings: bool) -> int:
     if state().json:
         show.as_json({"grade": grade, "findings": findings})
     else:
-        show.table("check grade what", ((f.check, str(f.grade), f.detail) for f in findings))
+        show.table("!check !grade what", ((f.check, str(f.grade), f.detail) for f in findings))
         remedies = [f for f in findings if f.remedy]
         if remedies:
             show.say("\nWhat to do")
@@ -149,7 +151,7 @@ def list_(job: int | None, limit: int, below: int | None, **given: Any) -> None:
         show.as_json(found)
         return
     show.table(
-        "!#id at level actor action about meta",
+        "!#id !at !level actor action about meta",
         ((e.id, stamp(e.at), e.level, e.actor, e.action, f"{e.entity} {e.entity_id}", _meta(e.meta)) for e in found),
         empty="Nothing was recorded.",
     )

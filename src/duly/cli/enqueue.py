@@ -54,7 +54,9 @@ _FIELDS = (
 def enqueue(
     task: str | None, input: str | None, file: str | None, all_or_nothing: bool, dry_run: bool, **options: Any
 ) -> int:
-    """Make a job of TASK with the JSON object as its input, or one for each line of a file.
+    """Make a job of a task, or many from a file.
+
+    The JSON object is the input of TASK; with --file each line is a job.
 
     With an application (--app), a task that it defines is checked by its annotations; without one, the input travels as
     it is. JSON may be - for stdin.
@@ -116,25 +118,19 @@ def _hint(app: Duly, task: str) -> None:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    from duly.kernel.errors import InvalidArgument
-
-    if text is None:
-        return {}
-    value = _json(text.encode("utf-8", "surrogateescape"), "input")
-    if not isinstance(value, dict):
-        raise InvalidArgument("input", f"is {_kind(value)}; it must be a JSON object of argument names to values.")
-    return value
-
-
-def _json(data: bytes, field: str) -> Any:
     import orjson
 
     from duly.kernel.errors import InvalidArgument
 
+    if text is None:
+        return {}
     try:
-        return orjson.loads(data)
+        value = orjson.loads(text.encode("utf-8", "surrogateescape"))
     except orjson.JSONDecodeError as error:
-        raise InvalidArgument(field, f"is not JSON: {error}.") from None
+        raise InvalidArgument("input", f"is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument("input", f"is {_kind(value)}; it must be a JSON object of argument names to values.")
+    return value
 
 
 def _kind(value: Any) -> str:
@@ -246,12 +242,17 @@ def _good_lines(
 
 
 def _line(data: bytes, defaults: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
-    """(task, input, options) of a line. Raises InvalidArgument naming the field."""
+    """(task, input, options) of a line. Raises InvalidArgument naming the field, ValueError about the whole line."""
+    import orjson
+
     from duly.kernel.errors import InvalidArgument
 
-    found = _json(data, "the line")
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}.") from None
     if not isinstance(found, dict):
-        raise InvalidArgument("the line", f"is {_kind(found)}; it must be a JSON object.")
+        raise ValueError(f"it is {_kind(found)}; it must be a JSON object.")
     for name in found:
         if name not in _FIELDS:
             raise InvalidArgument(name, "is not a field of a job.", f"Fields are: {', '.join(_FIELDS)}.")

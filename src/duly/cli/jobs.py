@@ -92,13 +92,13 @@ def list_(limit: int, below: int | None, **given: Any) -> None:
         show.as_json([job_dict(job, now) for job in found])
         return
     tenants = len({job.tenant for job in found}) > 1
-    heads = "!#id task queue status #attempts when" + (" tenant" if tenants else "") + " key what"
+    heads = "!#id task queue !status !#attempts !when" + (" tenant" if tenants else "") + " key what"
     show.table(
         heads,
         (
             [job.id, job.task, job.queue, job.label(now), f"{job.attempts}/{job.max_attempts}", _when(job, now)]
             + ([job.tenant] if tenants else [])
-            + [job.key, _short_error(job)]
+            + [job.key, _short_error(job.error) if job.status != "succeeded" else ""]
             for job in found
         ),
         empty="No such jobs.",
@@ -118,11 +118,12 @@ def _when(job: Job, now: datetime) -> str:
     return relative(job.due_at or job.run_at, now)
 
 
-def _short_error(job: Job, width: int = 60) -> str:
-    if not isinstance(job.error, dict) or job.status == "succeeded":
+def _short_error(error: Any, width: int = 60) -> str:
+    """Type and first line."""
+    if not isinstance(error, dict):
         return ""
-    first = (str(job.error.get("message") or "").splitlines() or [""])[0]
-    text = f"{job.error.get('type', '')}: {first}".strip(": ")
+    first = (str(error.get("message") or "").splitlines() or [""])[0]
+    text = f"{error.get('type', '')}: {first}".strip(": ")
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -155,11 +156,11 @@ def show_(job: int, tenant: str | None) -> None:
     if attempts:
         _head("Attempts that did not succeed")
         show.table(
-            "#attempt outcome started took worker error",
+            "!#attempt !outcome !started !took worker error",
             (
                 (
                     a.attempt, a.outcome, stamp(a.started_at), span((a.ended_at - a.started_at).total_seconds()) if a.started_at else "",
-                    a.worker, _error_text(a.error),
+                    a.worker, _short_error(a.error, 200),
                 )
                 for a in attempts
             ),
@@ -167,11 +168,11 @@ def show_(job: int, tenant: str | None) -> None:
     if children:
         _head("Children")
         show.table(
-            "!#id task queue status when", ((c.id, c.task, c.queue, c.label(now), _when(c, now)) for c in children)
+            "!#id task queue !status !when", ((c.id, c.task, c.queue, c.label(now), _when(c, now)) for c in children)
         )
     if trail:
         _head("Audit trail")
-        show.table("!#id at actor action meta", ((e.id, stamp(e.at), e.actor, e.action, _meta(e.meta)) for e in trail))
+        show.table("!#id !at actor action meta", ((e.id, stamp(e.at), e.actor, e.action, _meta(e.meta)) for e in trail))
 
 
 def _head(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,8 @@ def queues() -> None:
 @queues.command("list")
 def list_() -> None:
     """Every queue: what waits, what runs, what governs it."""
+    from duly.jobs.ask import WORKER_GONE
+
     asked = state()
     app = asked.open()
     settings = app.queues.all()
@@ -57,15 +60,15 @@ def list_() -> None:
         return
     now = app.engine.clock.now()
     show.table(
-        "!queue #ready #running #later oldest #limit per_key rate fair state",
+        "!queue #ready #running #later oldest #workers #limit #per_key rate fair state",
         (
             (
-                r["queue"], r["ready"], r["running"], r["later"], relative(r["oldest_ready"], now), r["limit"], r["key_limit"], _rate(r["rate"]),
+                r["queue"], r["ready"], r["running"], r["later"], relative(r["oldest_ready"], now), r["workers"], r["limit"], r["key_limit"], _rate(r["rate"]),
                 "yes" if r["fair"] else "", _paused(r),
             )
             for r in rows
         ),
-        empty="No queue has a job or a setting yet.",
+        empty="No queue has a job, a worker or a setting.",
     )  # fmt: skip
 
 
@@ -201,14 +204,17 @@ def gate(position: str | None, reason: str) -> None:
 @click.argument("job", type=click.IntRange(1, 2**63 - 1))
 @click.option("--tenant", help="Only if it is this tenant's.")
 def why(job: int, tenant: str | None) -> None:
-    """Why a job does not run: every condition, met or not, and what to do."""
+    """Say why a job does not run.
+
+    Every condition in order, met or not, and what to do about it.
+    """
     asked = state()
     app = asked.duly()
     checks = app.why(job, tenant)
     if asked.json:
         show.as_json(checks)
         return
-    show.table("condition met what", ((c.name, "yes" if c.met else "no", c.detail) for c in checks))
+    show.table("!condition !met what", ((c.name, "yes" if c.met else "no", c.detail) for c in checks))
     unmet = [c for c in checks if not c.met]
     show.say()
     if not unmet:

@@ -94,19 +94,29 @@ def _drawn(cols: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(file=sys.stdout, highlight=False)
+    widths = _widths(cols, cells)
+    needed = sum(w if col.whole else min(w, 12) for w, col in zip(widths, cols, strict=True)) + 2 * len(cols)
+    if needed > console.width:
+        _plain_columns(cols, cells)  # the terminal breaks the lines; folded any further they could not be read
+        return
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for position, col in enumerate(cols):
-        least = max((len(row[position]) for row in cells), default=0) if col.whole else None
+    for col, width in zip(cols, widths, strict=True):
+        least = width if col.whole else None
         drawn.add_column(
             col.head, justify="right" if col.right else "left", no_wrap=col.whole, overflow="fold", min_width=least
         )
     for row in cells:
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(drawn)
+    console.print(drawn)
+
+
+def _widths(cols: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(col.head), *(len(row[i]) for row in cells)) for i, col in enumerate(cols)]
 
 
 def _plain_columns(cols: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(col.head), *(len(row[i]) for row in cells)) for i, col in enumerate(cols)]
+    widths = _widths(cols, cells)
     for row in ([col.head for col in cols], *cells):
         line = "  ".join(
             cell.rjust(width) if col.right else cell.ljust(width)

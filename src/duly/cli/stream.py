@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -34,6 +35,16 @@ _WORDS = {
 }
 
 
+#: Events about one job, and the move they tell.
+_ENDS = {"job_failed": "fail", "job_retry": "retry", "job_cancelled": "cancel"}
+
+
+def _reason(facts: Mapping[str, Any]) -> str:
+    wait = f", again in {span(facts['wait'])}" if facts.get("wait") is not None else ""
+    error = f": {visible(str(facts['error']), keep='')}" if facts.get("error") else ""
+    return f"job {facts['job']}, attempt {facts['attempt']} of {facts['max_attempts']}{error}{wait}"
+
+
 class Stream:
     """A listener for a terminal. ``log`` is told everything that has no better form here."""
 
@@ -42,18 +53,23 @@ class Stream:
         self._colour = coloured(out)
         self._lock = threading.Lock()
         self._second, self._left = 0, LINES
+        self._widths = [0, 0]
         self._more: Counter[str] = Counter()
         self._timer: threading.Timer | None = None
 
     def __call__(self, event: Event) -> None:
+        facts = event.facts
         if event.name == "jobs_settled":
-            self._jobs(event.facts["jobs"])
+            # those that failed, are tried again or were cancelled have an event of their own, with the reason
+            self._tell([(e, t, q, span(s)) for q, t, e, s in facts["jobs"] if e not in ("fail", "retry", "cancel")])
+        elif event.name in _ENDS:
+            self._tell([(_ENDS[event.name], facts["task"], facts["queue"], _reason(facts))])
         elif event.name == "signal":
-            self._signal(event.facts)
+            self._signal(facts)
         elif event.name not in ("worker_started", "worker_stopped"):  # the page around the stream says both
             self._log(event)
 
-    def _jobs(self, jobs: list[tuple[str, str, str, float]]) -> None:
+    def _tell(self, jobs: list[tuple[str, str, str, str]]) -> None:
         with self._lock:
             second = int(time.monotonic())
             if second != self._second:
@@ -61,15 +77,21 @@ class Stream:
                 self._rest()
             shown, rest = jobs[: self._left], jobs[self._left :]
             self._left -= len(shown)
-            for queue, task, event, seconds in shown:
+            for event, task, queue, text in shown:
                 word, colour = _WORDS.get(event, (event, "white"))
-                self._line(word, colour, f"{visible(task, keep='')}  {visible(queue, keep='')}  {span(seconds)}")
+                self._line(word, colour, f"{self._padded(0, task)}  {self._padded(1, queue)}  {text}")
             if rest:
-                self._more.update(event for _, _, event, _ in rest)
+                self._more.update(event for event, *_ in rest)
                 if self._timer is None:
                     self._timer = threading.Timer(1.0, self._late)
                     self._timer.daemon = True
                     self._timer.start()
+
+    def _padded(self, column: int, text: str) -> str:
+        """Names stand under each other: a column is as wide as the widest name so far."""
+        text = visible(text, keep="")
+        self._widths[column] = max(self._widths[column], min(len(text), 40))
+        return text.ljust(self._widths[column])
 
     def _late(self) -> None:
         with self._lock:

@@ -36,6 +36,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sqlalchemy import Connection
+
 from duly.jobs import processes
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
@@ -103,6 +105,10 @@ class Worker:
         self._carry: Run | None = None
         self._bell = self.db.bell()
         self._beat = threading.Event()
+        #: One claim at a time in this worker, so that room is not given twice.
+        self._claiming = threading.Lock()
+        #: Settling and claiming share a transaction (SQLite, while the loops run).
+        self._fused = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
         self._children = processes.Children()
@@ -147,6 +153,7 @@ class Worker:
         )
         if listener is not None:
             listener.start()
+        self._fused = self.db.is_sqlite
         for supervised in self.loops:
             supervised.start()
         watch = asyncio.create_task(self._watch_idle()) if self._until_idle is not None else None
@@ -270,6 +277,40 @@ class Worker:
         now = time.monotonic()
         if now >= self._next_due:
             self._promote()
+        with self._claiming:
+            got, asked = self._claim_all()
+        if got:
+            self._quiet.clear()
+            if got >= asked // 2:
+                return  # there is more where this came from
+        else:
+            self._quiet.set()
+        if got == 0 or not asked:
+            pause = (
+                max(0.0, min(self.settings.poll, self._next_due - time.monotonic())) if asked else self.settings.poll
+            )
+            self._bell.wait(pause if pause > 0 else 0.001)
+
+    def _claim_all(self) -> tuple[int, int]:
+        """Ask for as much as there is room for. Returns (got, asked)."""
+        open_lanes, governed = self._rooms()
+        tasks = self.engine.task_names
+        got = asked = 0
+        if not tasks:
+            return 0, 0
+        if open_lanes:
+            asked += sum(open_lanes.values())
+            got += self._claim(open_lanes, tasks)
+        for name, room in governed:
+            if self._claimer.stopping.is_set():
+                break
+            asked += room
+            got += self._claim_governed(name, room, tasks)
+        return got, asked
+
+    def _rooms(self) -> tuple[dict[str, int], list[tuple[str, int]]]:
+        """How much each lane has room for: lanes that nothing governs, and the others."""
+        now = time.monotonic()
         open_lanes: dict[str, int] = {}
         governed: list[tuple[str, int]] = []
         with self._lock:
@@ -285,28 +326,7 @@ class Worker:
                         governed.append((lane.name, room))
                     else:
                         open_lanes[lane.name] = room
-        tasks = self.engine.task_names
-        got = asked = 0
-        if tasks:
-            if open_lanes:
-                asked += sum(open_lanes.values())
-                got += self._claim(open_lanes, tasks)
-            for name, room in governed:
-                if self._claimer.stopping.is_set():
-                    break
-                asked += room
-                got += self._claim_governed(name, room, tasks)
-        if got:
-            self._quiet.clear()
-            if got >= asked // 2:
-                return  # there is more where this came from
-        else:
-            self._quiet.set()
-        if got == 0 or not asked:
-            pause = (
-                max(0.0, min(self.settings.poll, self._next_due - time.monotonic())) if asked else self.settings.poll
-            )
-            self._bell.wait(pause if pause > 0 else 0.001)
+        return open_lanes, governed
 
     def _claim(self, rooms: dict[str, int], tasks: list[str]) -> int:
         engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
@@ -571,7 +591,7 @@ class Worker:
         failures = 0
         while True:
             try:
-                held = self._write(settlements)
+                held = self._exchange(settlements) if self._fused and not failures else self._write(settlements)
                 break
             except Exception as error:
                 # The outcome of the runs is known and must not be lost: write it again until the database takes it.
@@ -591,6 +611,29 @@ class Worker:
                         self._done.put(run)
                     return
         self._account(batch, held)
+
+    def _exchange(self, settlements: list[Settlement]) -> set[int]:
+        """Settle, and claim in the same transaction if there is room: on SQLite one commit then serves both ends."""
+        engine, asked_at = self.engine, time.monotonic()
+        if not self._claiming.acquire(blocking=False):
+            return self._write(settlements)  # the claim thread is at it; the group commit joins the two if it can
+        try:
+            rooms, _ = self._rooms()
+            if not rooms or self._claimer.stopping.is_set():
+                return self._write(settlements)
+            tasks, token = engine.task_names, secrets.randbits(62)
+
+            def both(connection: Connection) -> tuple[set[int], list[Claimed]]:
+                held = engine.store.settle(connection, settlements, self.name)
+                return held, engine.store.claim(connection, rooms, tasks, token, self.terms.seconds, self.name)
+
+            held, rows = self.db.write(both)
+            if rows:
+                self._quiet.clear()
+                self._deliver(rows, asked_at)
+            return held
+        finally:
+            self._claiming.release()
 
     def _gather(self) -> list[Run]:
         """Wait for an ended run, then take all that have ended meanwhile. A job stands in a batch once."""

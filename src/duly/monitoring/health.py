@@ -396,7 +396,8 @@ def _tail(f: Facts) -> Finding:
     if not f.tail.rows or f.tail.oldest_at is None:
         return ok("audit trail", "sealed to its end")
     age = (f.now - f.tail.oldest_at).total_seconds()
-    detail = f"{f.tail.rows:,} rows are not sealed yet, the oldest from {_span(age)} ago"
+    rows = "1 row is" if f.tail.rows == 1 else f"{f.tail.rows:,} rows are"
+    detail = f"{rows} not sealed yet, the oldest from {_span(age)} ago"
     if age > SEAL_LAG and f.workers:
         return warn("audit trail", detail, "look at the workers' logs for duty_failed: they seal it")
     return ok("audit trail", detail if f.workers else f"{detail}; the next worker seals them")
@@ -408,6 +409,8 @@ def _jobs(n: int) -> str:
 
 def _span(seconds: float) -> str:
     seconds = max(0.0, seconds)
+    if seconds < 0.0001:
+        return "less than 0.1 ms"
     if seconds < 0.0995:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 9.95:

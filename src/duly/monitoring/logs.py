@@ -110,7 +110,14 @@ def _processors(log_format: str, stream: TextIO) -> tuple[list[Any], Any]:
         )
         return [stamper, _clean], renderer
     render = structlog.processors.JSONRenderer(serializer=_dumps)
-    return [structlog.processors.TimeStamper(fmt="iso", utc=True), structlog.processors.format_exc_info, _clean], render
+    stamper = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    return [stamper, structlog.processors.format_exc_info, _clean, _ordered], render
+
+
+def _ordered(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """When, how bad and what first; then the rest as it came."""
+    first = {key: facts.pop(key) for key in ("timestamp", "level", "event") if key in facts}
+    return {**first, **facts}
 
 
 def _dumps(value: Any, **_: Any) -> str:
