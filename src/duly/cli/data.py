@@ -96,9 +96,10 @@ def _settings(settings: Settings) -> None:
         show.as_json(rows)
         return
     show.table(
-        "!setting !variable value unit from reason",
-        ((r["name"], r["variable"], _shown(r["value"]), r["unit"], r["source"], r["reason"]) for r in rows),
+        "!setting value unit !from reason",
+        ((r["name"], _shown(r["value"]), r["unit"], r["source"], r["reason"]) for r in rows),
     )
+    show.say("\nEach has a variable, such as DULY_LEASE, and is an argument of Duly(...).")
 
 
 def _shown(value: Any) -> str:

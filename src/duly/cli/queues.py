@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from duly.cli.command import Command, Group, actor, state
 from duly.cli.times import parse_span, relative, span, stamp
 
 if TYPE_CHECKING:
+    from duly.app import Duly
     from duly.jobs.queues import QueueSettings
 
 
@@ -45,15 +47,15 @@ def queues() -> None:
 @queues.command("list")
 def list_() -> None:
     """Every queue: what waits, what runs, what governs it."""
-    from duly.jobs.ask import WORKER_GONE
-
     asked = state()
     app = asked.open()
     settings = app.queues.all()
     tally = {t["queue"]: t for t in app.db.read(app.engine.reader.tally)}
     nothing = {"ready": 0, "later": 0, "running": 0, "oldest_ready": None}
+    served = Counter(name for w in app.db.read(_workers(app)) for name in w["queues"])
     rows = [
-        {**nothing, **tally.get(name, {}), **_as_dict(name, settings.get(name))} for name in sorted({*settings, *tally})
+        {**nothing, **tally.get(name, {}), "workers": served[name], **_as_dict(name, settings.get(name))}
+        for name in sorted({*settings, *tally, *served})
     ]
     if asked.json:
         show.as_json(rows)
@@ -70,6 +72,12 @@ def list_() -> None:
         ),
         empty="No queue has a job, a worker or a setting.",
     )  # fmt: skip
+
+
+def _workers(app: Duly) -> Callable[[Any], list[dict[str, Any]]]:
+    from duly.jobs.ask import WORKER_GONE
+
+    return lambda connection: app.engine.reader.live_workers(connection, WORKER_GONE)
 
 
 def _as_dict(name: str, s: QueueSettings | None) -> dict[str, Any]:

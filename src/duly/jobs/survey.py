@@ -28,7 +28,7 @@ class Bunch:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Ready jobs of one queue and task; ``oldest`` is the earliest instant one of them was planned for."""
+    """Jobs of one queue and task that could run now; ``oldest`` is the earliest instant one of them was planned for."""
 
     queue: str
     task: str
@@ -59,12 +59,12 @@ def bunches(connection: Connection, f: JobFilter) -> list[Bunch]:
     return sorted(out, key=lambda b: (-b.count, b.queue, b.task, b.status))
 
 
-def waiting(connection: Connection) -> list[Waiting]:
-    """What is ready now, by queue and task."""
+def waiting(connection: Connection, now: datetime) -> list[Waiting]:
+    """What could run now, by queue and task: ready, or due and waiting for a worker to notice."""
     c = jobs.c
     query = (
         select(c.queue, c.task, func.count(), func.min(c.run_at))
-        .where(c.status == "queued", c.due_at.is_(None))
+        .where(c.status == "queued", c.due_at.is_(None) | (c.due_at <= now))
         .group_by(c.queue, c.task)
         .order_by(c.queue, c.task)
     )

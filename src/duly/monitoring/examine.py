@@ -208,7 +208,7 @@ def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
             LiveWorker(w["name"], w["state"], w["reason"], frozenset(w["queues"]), frozenset(w["tasks"]), w["version"])
             for w in engine.reader.live_workers(connection, WORKER_GONE)
         ],
-        "waiting": survey.waiting(connection),
+        "waiting": survey.waiting(connection, now),
         "lapsed": survey.lapsed(connection, now - timedelta(seconds=patience)),
         "tail": trail.tail(connection),
     }
