@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections import Counter
 from concurrent.futures import Future
@@ -82,6 +83,7 @@ class MailServer:
 
     def __enter__(self) -> MailServer:
         """Raises OSError when the port is taken."""
+        logging.getLogger("mail.log").setLevel(logging.WARNING)  # it would tell every line of every session
         self._thread.start()
         self.port = self._bound.result()
         return self

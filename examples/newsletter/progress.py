@@ -1,19 +1,22 @@
-"""What people see while letters go out.
+"""How it goes, while letters go out: a bar at the foot of a terminal, a plain line now and then in a pipe.
 
-On a terminal a few lines that redraw themselves; in a pipe plain lines, one after the other. The numbers come from the
-events of the worker in this process (sent, failed) and from the database (what still waits, whoever put it there).
+The numbers come from the events of the worker in this process (sent, failed) and from the database (what still waits,
+whoever put it there). What happens job by job is told by ``duly up`` itself.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from datetime import datetime
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
+from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
@@ -22,10 +25,6 @@ from rich.text import Text
 
 from duly import DatabaseUnavailable, Duly
 from duly.kernel.events import Event
-
-STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
-#: Events shown below the bar.
-SHOWN = 6
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class Burst:
     ready: int = 0
     running: int = 0
     later: int = 0
-    #: (when, how many had ended), for the rate of the last seconds.
+    #: (when, how many had ended), for the pace of the last seconds.
     pace: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=30))
 
     @property
@@ -64,47 +63,42 @@ class Burst:
 
 
 class Progress:
-    """Shows the work of one queue, inside ``with``. ``done(burst)`` is called when nothing waits any more."""
+    """Shows the work of one queue, inside ``with``.
 
-    def __init__(self, app: Duly, queue: str, console: Console, done: Callable[[Burst], None]) -> None:
-        self._app, self._queue, self._console, self._done = app, queue, console, done
+    ``out(burst)`` is called at the end; when ``serving``, also whenever nothing waits any more.
+    """
+
+    def __init__(self, app: Duly, queue: str, console: Console, out: Callable[[Burst], None], *, serving: bool) -> None:
+        self._app, self._queue, self._console, self._out, self._serving = app, queue, console, out, serving
         self._burst: Burst | None = Burst()
-        self._recent: deque[Text] = deque(maxlen=SHOWN)
-        self._live: Live | None = None
         self._said = 0.0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+        self._stack = ExitStack()
 
     def __enter__(self) -> Progress:
-        self._deaf = self._app.listen(self._hear)
+        self._stack.callback(self._app.listen(self._hear))
+        if self._console.is_terminal:
+            self._live = self._stack.enter_context(live(self._console))
+        self._stack.callback(self._thread.join)
+        self._stack.callback(self._end.set)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-        self._deaf()
+        self._stack.close()
         self._look()
         self._close()
 
-    # ------------------------------------------------------------------ what happens
-
     def _hear(self, event: Event) -> None:
-        burst = self._burst
-        if event.name == "jobs_settled" and burst is not None:
-            for queue, _task, how, _seconds in event.facts["jobs"]:
-                if queue == self._queue:
-                    burst.sent += how == "succeed"
-                    burst.failed += how in ("fail", "cancel")
-                    burst.retries += how == "retry"
-        if event.level != "debug":
-            line = Text.assemble(
-                f"{datetime.now():%H:%M:%S}  ", (f"{event.name:<16}", STYLES[event.level]), in_words(event)
-            )
-            line.rstrip()
-            self._recent.append(line)
-            if not self._console.is_terminal:
-                self._console.print(line, soft_wrap=True)
+        if event.name != "jobs_settled":
+            return
+        for queue, _task, how, _seconds in event.facts["jobs"]:
+            if queue == self._queue:
+                burst = self._burst = self._burst or Burst()
+                burst.sent += int(how == "succeed")
+                burst.failed += int(how in ("fail", "cancel"))
+                burst.retries += int(how == "retry")
 
     def _look(self) -> None:
         try:
@@ -112,12 +106,10 @@ class Progress:
         except DatabaseUnavailable:
             return  # the worker tells, and tries again
         mine = next((t for t in tally if t["queue"] == self._queue), {"ready": 0, "running": 0, "later": 0})
-        if self._burst is None and sum(mine[n] for n in ("ready", "running", "later")):
+        if self._burst is None and any(mine[name] for name in ("ready", "running", "later")):
             self._burst = Burst()
         if self._burst is not None:
             self._burst.ready, self._burst.running, self._burst.later = mine["ready"], mine["running"], mine["later"]
-
-    # ------------------------------------------------------------------ what is shown
 
     def _watch(self) -> None:
         quiet = 0
@@ -125,44 +117,63 @@ class Progress:
             self._look()
             if self._burst is None:
                 continue
-            self._show()
+            self._show(self._burst)
             # twice: the worker tells of a settlement a moment after the database has it
             quiet = quiet + 1 if self._burst.waiting == 0 else 0
-            if quiet >= 2:
+            if quiet >= 2 and self._serving:
                 self._close()
+                if self._console.is_terminal:
+                    self._live.update(Text("\nServing whatever is enqueued. Ctrl-C stops.", "bold"), refresh=True)
 
-    def _show(self) -> None:
-        burst = self._burst
-        assert burst is not None
-        if not self._console.is_terminal:
-            if burst.seconds - self._said >= 2:
-                self._said = burst.seconds
-                self._console.print(numbers(burst).plain.strip(), soft_wrap=True)
-            return
-        if self._live is None:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        self._live.update(picture(burst, self._recent), refresh=True)
+    def _show(self, burst: Burst) -> None:
+        if self._console.is_terminal:
+            self._live.update(picture(burst), refresh=True)
+        elif burst.seconds - self._said >= 2:
+            self._said = burst.seconds
+            self._console.print(numbers(burst).plain, soft_wrap=True)
 
     def _close(self) -> None:
         burst, self._burst = self._burst, None
-        if burst is None:
-            return
-        if self._live is not None:
-            self._live.update(picture(burst, self._recent), refresh=True)
-            self._live.stop()
-            self._live = None
-        self._recent.clear()
-        self._said = 0.0
-        self._done(burst)
+        if burst is not None:
+            self._said = 0.0
+            self._out(burst)
 
 
-def picture(burst: Burst, recent: deque[Text]) -> RenderableType:
-    """The lines that redraw themselves."""
+class Above(FileProxy):
+    """A stream whose lines appear above the bar. Unlike Rich's own it knows its encoding, as Click wants it to."""
+
+    def __init__(self, console: Console, file: TextIO) -> None:
+        super().__init__(console, file)
+        self._file = file
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._file.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._file.errors
+
+
+@contextmanager
+def live(console: Console) -> Iterator[Live]:
+    """Lines at the foot of the terminal, with everything that is written meanwhile above them."""
+    foot = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+    with foot, redirect_stdout(Above(console, sys.stdout)), ExitStack() as stack:
+        if sys.stderr.isatty():  # one that goes elsewhere is left alone
+            stack.enter_context(redirect_stderr(Above(console, sys.stderr)))
+        yield foot
+
+
+def picture(burst: Burst) -> RenderableType:
+    """The foot of the terminal."""
     total = burst.ended + burst.waiting
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(total or 1, burst.ended, width=50, complete_style="green"), f"{burst.ended} of {total}")
-    return Padding(Group(bar, numbers(burst), Text(), *list(recent)), (1, 2))
+    bar.add_row(
+        ProgressBar(total or 1, burst.ended, width=50, complete_style="green", finished_style="green"),
+        f"{burst.ended:,} of {total:,}",
+    )
+    return Padding(Group(bar, numbers(burst)), (1, 0, 0, 0))
 
 
 def numbers(burst: Burst) -> Text:
@@ -175,23 +186,5 @@ def numbers(burst: Burst) -> Text:
     ]
     text = Text()
     for name, count, style in parts:
-        text.append(f"{name} ", "dim").append(f"{count:<6}", style if count else "dim")
+        text.append(f"{name} ", "dim").append(f"{count:<6,}", style if count else "dim")
     return text.append(f"{burst.rate():.0f} per second", "dim")
-
-
-def in_words(event: Event) -> str:
-    """The facts of an event, for people."""
-    facts = dict(event.facts)
-    for name in ("worker", "task", "queue", "error" if event.name.startswith("job_") else ""):
-        facts.pop(name, None)
-    parts = []
-    if "job" in facts:
-        parts.append(f"job {facts.pop('job')}")
-    if "attempt" in facts:
-        parts.append(f"attempt {facts.pop('attempt')} of {facts.pop('max_attempts', '?')}")
-    if "wait" in facts:
-        parts.append(f"again in {facts.pop('wait'):g} s")
-    for name, value in facts.items():
-        shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        parts.append(f"{name} {shown}")
-    return " · ".join(parts)

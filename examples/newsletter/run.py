@@ -132,6 +132,8 @@ def open_app(database_url: str, server: MailServer | None) -> Duly:
     os.environ["DULY_DATABASE_URL"] = database_url
     # for how long the letters of a killed worker are left alone: short, so that nobody waits for an example
     os.environ.setdefault("DULY_LEASE", "10")
+    # not a line for each letter: the progress tells of them (DULY_LOG_LEVEL=info tells every one)
+    os.environ.setdefault("DULY_LOG_LEVEL", "warning")
     if server is not None:
         os.environ["NEWSLETTER_SMTP"] = server.address
 
@@ -169,13 +171,19 @@ def enqueue(app: Duly, letter: Letter, people: Sequence[Recipient], campaign: st
 
 
 def work(app: Duly, put: Put, tell: Teller, folder: Path, until_idle: bool) -> None:
-    """Send what waits in the database until all is done, or until Ctrl-C, which lets the running jobs finish."""
+    """Start ``duly up`` in this process: it sends until all is done, or until Ctrl-C, which lets running jobs finish."""
+    from duly.cli.main import cli
 
-    def over(burst: Burst) -> None:
-        tell.done(app, put, burst, folder, serving=not until_idle)
+    def out(burst: Burst) -> None:
+        tell.out(app, put, burst, folder, serving=not until_idle)
 
-    with Progress(app, "mail", tell.console, over):
-        app.worker().run(until_idle=PATIENCE if until_idle else False)
+    up = ["up", str(HERE / "app.py"), *(["--until-idle", f"--patience={PATIENCE:g}"] if until_idle else [])]
+    with Progress(app, "mail", tell.console, out, serving=not until_idle):
+        try:
+            cli.main(up, prog_name="duly")
+        except SystemExit as end:
+            if end.code:
+                raise
 
 
 if __name__ == "__main__":

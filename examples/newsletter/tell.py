@@ -72,12 +72,13 @@ class Teller:
                 (f"{_count(left, 'letter')} in the hands of another worker; if it was killed, ", "yellow"),
                 (f"they are taken over within about {wait}", "yellow"),
             )
-        self.line((f"mail server on {address}, worker in process {os.getpid()}, Ctrl-C stops in good order", "dim"))
+        self.line((f"mail server on {address}, worker in process {os.getpid()}", "dim"))
+        self.line()
 
     def interrupted(self) -> None:
         self.line("Stopped before the letters were in the database: nothing was enqueued or sent by this run.")
 
-    def done(self, app: Duly, put: Put, burst: Burst, folder: Path, *, serving: bool) -> None:
+    def out(self, app: Duly, put: Put, burst: Burst, folder: Path, *, serving: bool) -> None:
         """What was done since nothing waited last; the first time with everything there is to look at."""
         speed = f" in {burst.seconds:.1f} s, {burst.sent / burst.seconds:.0f} per second" if burst.sent else ""
         again = f", {_count(burst.retries, 'retry', 'retries')}" if burst.retries else ""
@@ -85,6 +86,7 @@ class Teller:
             self.line((f"{burst.sent:,} more sent", "bold green"), (f"{speed}{again}", "dim"))
             return
         self._first = False
+        self.line()
         waiting = burst.waiting
         if waiting:
             self.line((f"Stopped, and nothing is lost: {_count(waiting, 'letter')} still to be sent.", "bold yellow"))
@@ -116,30 +118,34 @@ class Teller:
             self.line((f"              and {total - SHOWN:,} more", "dim"))
 
     def _next(self, app: Duly, folder: Path, *, serving: bool, waiting: bool) -> None:
-        duly, run = _program("duly"), f"{_short(Path(sys.executable))} {_short(Path(sys.argv[0]))}"
-        here = "" if folder == Path("var/newsletter") else f" --folder {shlex.quote(_short(folder))}"
+        duly = _program("duly")
+        here = [] if folder == Path("var/newsletter") else ["--folder", _short(folder)]
         if not app.db.is_sqlite:
-            here += f" --database-url {shlex.quote(app.db.shown_url)}"
+            here += ["--database-url", app.db.shown_url]
         failed = _failed(app)
-        other = " in another terminal" if serving else ""
         self.line()
-        self.line((f"Look around{other}:", "bold"))
+        self.line((f"Look around{' in another terminal' if serving else ''}:", "bold"))
         self.line(f"  export DULY_DATABASE_URL={shlex.quote(app.db.shown_url)}")
         self.line(f"  {duly} jobs list --status failed")
         if failed:
             self.line(f"  {duly} why {failed[-1].id}")
         self.line(f"  {duly} audit verify")
-        self.line(("Try next:", "bold"))
-        if waiting:
-            self.line(f"  {run}{here}", ("   the rest is sent, and nothing twice", "dim"))
-        elif serving:
-            self.line(f"  {run}{here} --enqueue-only --campaign winter", ("   this run sends it", "dim"))
-        else:
-            self.line(f"  {run}{here}", ("   again: nothing is sent twice", "dim"))
-        self.line(f"  {run} --fresh --latency 2", ("   and kill -9 it in the middle; then run it again", "dim"))
+        tries = [(here, "the rest is sent, and nothing twice" if waiting else "again: nothing is sent twice")]
         if serving:
-            self.line()
-            self.line(("Still serving; Ctrl-C stops.", "bold"))
+            tries = [([*here, "--enqueue-only", "--campaign", "winter"], "in another terminal: it is sent from here")]
+        if app.db.is_sqlite:
+            tries += [(["--fresh", "--latency", "2"], "kill -9 its process half-way, and start it again")]
+        self.line(("Try next:", "bold"))
+        for arguments, what in tries:
+            self.line(f"  {_run(arguments)}", (f"   {what}", "dim"))
+
+
+def _run(arguments: list[str]) -> str:
+    """How to run this again from here."""
+    line = shlex.join(arguments)
+    if "MAKELEVEL" in os.environ:
+        return f"make run ARGS={shlex.quote(line)}" if line else "make run"
+    return f"{_short(Path(sys.executable))} {_short(Path(sys.argv[0]))} {line}".rstrip()
 
 
 def _failed(app: Duly) -> list[Job]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -56,15 +58,15 @@ def expected() -> dict[str, str]:
     return {mailbox: name for mailbox, name in out.items() if mailbox not in REFUSED}
 
 
-def start(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(cwd: Path, *arguments: str, terminal: int = subprocess.PIPE) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DULY_", "NEWSLETTER_"))}
     return subprocess.Popen(
         [sys.executable, EXAMPLE / "run.py", *arguments],
         cwd=cwd,
         # a killed worker's letters are taken over after this long, so no test waits for the default
-        env=environment | {"DULY_LEASE": "3", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=environment | {"DULY_LEASE": "3", "TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=terminal,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
     )
@@ -106,7 +108,7 @@ def stored(folder: Path) -> int:
 
 def messages(folder: Path) -> list[EmailMessage]:
     files = (folder / "mail" / "new").iterdir()
-    return [message_from_bytes(file.read_bytes(), _class=EmailMessage, policy=policy.default) for file in files]  # type: ignore[arg-type]
+    return [message_from_bytes(file.read_bytes(), _class=EmailMessage, policy=policy.default) for file in files]
 
 
 def mailboxes(folder: Path) -> Counter[str]:
@@ -129,7 +131,7 @@ def sqlite(folder: Path) -> str:
 def actions(app: Duly) -> dict[str, int]:
     """The audit trail, counted."""
     query = select(audit_log.c.action, func.count()).group_by(audit_log.c.action)
-    return dict(app.db.read(lambda c: c.execute(query).tuples().all()))
+    return dict(app.db.read(lambda c: c.execute(query).all()))
 
 
 def by_mailbox(app: Duly) -> dict[str, Job]:
@@ -288,6 +290,23 @@ def test_it_keeps_serving_what_another_terminal_enqueues(tmp_path: Path) -> None
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert mailboxes(tmp_path / "run") == {"ann@example.org": 2}
+
+
+def test_on_a_terminal_it_draws_a_bar_and_says_the_same(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("address,name\nann@example.org,Ann\npauline.full@example.com,Pauline\n")
+    ours, theirs = pty.openpty()
+    process = start(tmp_path, "--until-idle", "--latency", "0.3", "--recipients", "list.csv", terminal=theirs)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # what Linux answers when the other end is closed
+        while part := os.read(ours, 65_536):
+            said += part
+    os.close(ours)
+    assert process.wait(60) == 0, said.decode()
+    assert "━" in said.decode()
+    assert "of 2" in said.decode()
+    assert "The newsletter is out." in said.decode()
+    assert "552 5.2.2 Mailbox full" in said.decode()
 
 
 def test_a_fresh_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
