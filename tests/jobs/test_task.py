@@ -124,7 +124,7 @@ def test_a_bare_parameter_called_session_is_handed_in_by_name() -> None:
     def d(session=None): ...  # type: ignore[no-untyped-def]
 
     assert Task("a", a).injected == {"session": "session"}
-    assert Task("b", b).injected == {"session": "async_session"}  # type: ignore[no-untyped-call]
+    assert Task("b", b).injected == {"session": "async_session"}
     assert Task("c", c).injected == Task("d", d).injected == {}
 
 
@@ -179,9 +179,13 @@ def test_an_option_that_cannot_work_is_refused_by_name_and_nothing_is_made(
     app: Duly, field: str, wrong: dict[str, Any]
 ) -> None:
     task = app.task("double")(plain)
-    for attempt in (lambda: task.using(**wrong).enqueue(1), lambda: app.enqueue("elsewhere", {"x": 1}, **wrong)):
+    doors: list[Callable[[], object]] = [
+        lambda: task.using(**wrong).enqueue(1),
+        lambda: app.enqueue("elsewhere", {"x": 1}, **wrong),
+    ]
+    for enqueue in doors:
         with pytest.raises(InvalidArgument) as refused:
-            attempt()
+            enqueue()
         assert refused.value.field == field
     assert app.jobs.count() == 0
 

@@ -1,0 +1,1 @@
+"""What every database must do alike."""

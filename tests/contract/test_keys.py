@@ -1,0 +1,276 @@
+"""Idempotency keys: one job per tenant, queue and key, whoever asks, however often, at whatever moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from contract.hands import NOON, Hand, K, Later, rows, together, wait_until
+from duly import Duly, InvalidArgument, KeyConflict, Status
+from duly.jobs.enqueue import NewJob
+from duly.kernel.outcome import Outcome
+from duly.testing import ManualClock, drain
+
+DAY = timedelta(days=1)
+
+
+def new(key: str | None, input: str = "{}", **more: Any) -> NewJob:
+    return NewJob(tenant="default", queue="default", task="X", input=input, max_attempts=4, key=key, **more)
+
+
+@pytest.fixture
+def send(app: Duly) -> Callable[..., Any]:
+    """Enqueue task X: ``send(key, n, **options)``."""
+
+    @app.task("X")
+    def x(n: int = 0) -> None: ...
+
+    return lambda key, n=0, **options: x.using(key=key, **options).enqueue(n)
+
+
+def test_a_key_that_is_taken_gives_back_the_job_that_has_it(app: Duly, send: Callable[..., Any]) -> None:  # R002-2
+    first = send("order-1", 1, priority=5)
+    again = send("order-1", 1, priority=9)
+    assert (first.created, again.created) == (True, False)
+    assert again.job == app.jobs.get(first.job.id)
+    assert again.job.priority == 5  # unchanged
+    assert app.jobs.count() == 1
+
+
+def test_a_key_belongs_to_its_tenant_and_its_queue(app: Duly, send: Callable[..., Any]) -> None:  # B053
+    made = [
+        send("1"),
+        send("1", tenant="a"),
+        send("1", tenant="b"),
+        send("1", queue="instagram"),
+        send("1", queue="facebook"),
+    ]
+    assert [m.created for m in made] == [True] * 5
+    assert len({m.job.id for m in made}) == 5
+    assert not send("1", tenant="a").created
+
+
+def test_twenty_threads_with_one_key_make_one_job_and_all_hear_of_it(
+    app: Duly, send: Callable[..., Any]
+) -> None:  # B053
+    answers = together(*[lambda: send("k", 7)] * 20)
+    assert len({m.job.id for m in answers}) == 1  # type: ignore[union-attr]
+    assert sum(m.created for m in answers) == 1  # type: ignore[union-attr]
+    assert rows(app, "SELECT count(*) FROM jobs") == [(1,)]
+
+
+def test_a_race_of_transactions_is_won_by_the_one_that_commits(pg: Duly) -> None:  # R002-2, B053
+    @pg.task("X")
+    def x(n: int = 0) -> None: ...
+
+    pg.open()
+    for end, created in (("rollback", True), ("commit", False)):
+        with Session(pg.db.session_engine) as session:
+            first = x.using(key=end, session=session).enqueue(1).job
+            second = Later(partial(x.using(key=end).enqueue, 2))
+            wait_until(lambda: second.is_waiting(pg))
+            getattr(session, end)()
+        made = second.result()
+        assert made.created is created
+        assert (made.job.id == first.id) is not created
+
+
+# --- Another payload ---------------------------------------------------------------------------------------------------
+
+
+def test_another_payload_under_a_taken_key_is_a_conflict_when_asked_so(
+    app: Duly, send: Callable[..., Any]
+) -> None:  # B053
+    first = send("k", 1).job
+    assert not send("k", 1, on_conflict="raise").created
+    with pytest.raises(KeyConflict) as conflict:
+        send("k", 2, on_conflict="raise")
+    assert (conflict.value.key, conflict.value.queue, conflict.value.job_id) == ("k", "default", first.id)
+    assert not send("k", 2).created
+    assert app.jobs.get(first.id) == first
+    assert app.jobs.count() == 1
+
+
+def test_another_task_under_a_taken_key_is_a_conflict_too(app: Duly, send: Callable[..., Any]) -> None:
+    send("k")
+    with pytest.raises(KeyConflict):
+        app.enqueue("OTHER", {}, key="k", on_conflict="raise")
+
+
+def test_a_conflict_takes_the_whole_batch_along(app: Duly) -> None:
+    maker = app.engine.maker
+    app.open()
+    maker.make(new("taken", '{"n":1}'))
+    with pytest.raises(KeyConflict):
+        maker.make_many([new("fresh"), new(None), new("taken", '{"n":2}', on_conflict="raise")])
+    assert app.jobs.count() == 1
+    assert rows(app, "SELECT key FROM job_keys") == [("taken",)]
+
+
+# --- In bulk -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [3, 60])
+def test_a_key_repeated_inside_one_batch_makes_one_job(app: Duly, n: int) -> None:
+    app.open()
+    old = app.engine.maker.make(new("old")).job
+    wanted = [new("a"), new(None), new("b"), new("a"), new("old"), new("b"), *[new("a")] * n]
+    made = app.engine.maker.make_many(wanted)
+    assert [m.created for m in made] == [True, True, True, False, False, False, *[False] * n]
+    assert made[4].job == old
+    assert {m.job.id for m in made[3::3]} <= {made[0].job.id, made[2].job.id}
+    assert made[5].job == made[2].job
+    assert app.jobs.count() == 4
+
+
+def test_a_repeated_key_with_another_payload_conflicts_inside_one_batch(app: Duly) -> None:
+    app.open()
+    with pytest.raises(KeyConflict):
+        app.engine.maker.make_many([new("a", '{"n":1}'), new("a", '{"n":2}', on_conflict="raise")])
+    assert app.jobs.count() == 0
+
+
+def test_one_key_for_many_different_jobs_is_refused(app: Duly, send: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidArgument, match="key"):
+        app.find_task("X").using(key="k").enqueue_many([{"n": 1}, {"n": 2}])
+
+
+def test_batches_that_share_keys_in_another_order_do_not_deadlock(app: Duly) -> None:  # R002-2
+    app.open()
+    keys = [f"k{i}" for i in range(30)]
+    answers = together(
+        *[lambda order=order: app.engine.maker.make_many([new(k) for k in order]) for order in (keys, keys[::-1]) * 4]
+    )
+    assert not [a for a in answers if isinstance(a, Exception)]
+    owners = {(m.job.key, m.job.id) for a in answers for m in a}  # type: ignore[union-attr]
+    assert len(owners) == app.jobs.count() == 30
+
+
+# --- For how long ------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_outlives_the_end_of_its_job_and_its_row(
+    app: Duly, send: Callable[..., Any], clock: ManualClock
+) -> None:  # T002-p
+    job = send("k").job
+    drain(app)
+    again = send("k")
+    assert (again.created, again.job.id, again.job.status) == (False, job.id, Status.SUCCEEDED)
+    clock.advance(30 * DAY)
+    assert app.jobs.admin.prune(clock.now()) == 1
+    assert app.jobs.count() == 0
+    forgotten = send("k")
+    assert (forgotten.created, forgotten.job.id, forgotten.job.meta) == (False, job.id, {"pruned": True})
+    assert app.jobs.count() == 0
+
+
+def test_the_key_of_a_failed_job_stays_taken(app: Duly, send: Callable[..., Any], hand: Hand) -> None:  # T002-g
+    job = send("k", max_attempts=1).job
+    hand.fail(hand.one())
+    again = send("k")
+    assert (again.created, again.job.id, again.job.status) == (False, job.id, Status.FAILED)
+
+
+def test_a_key_until_start_is_free_as_soon_as_its_job_is_claimed(
+    app: Duly, send: Callable[..., Any], hand: Hand
+) -> None:
+    first = send("k", unique_until="start").job
+    assert not send("k", unique_until="start").created
+    running = hand.one()
+    second = send("k", unique_until="start")
+    assert (running.id, second.created) == (first.id, True)
+    hand.fail(running)  # its retry neither wants the key back nor frees the other's
+    app.db.clock.advance(10)  # type: ignore[attr-defined]
+    assert [j.id for j in hand.claim(n=2)] == [first.id, second.job.id]
+
+
+@pytest.mark.parametrize("end", [K.SUCCEEDED, K.REFUSED, K.CANCELLED])
+def test_a_key_until_done_is_free_when_its_job_has_ended(
+    app: Duly, send: Callable[..., Any], hand: Hand, end: K
+) -> None:
+    first = send("k", unique_until="done").job
+    running = hand.one()
+    assert not send("k", unique_until="done").created
+    hand.end(running, Outcome(end, "{}"))
+    second = send("k", unique_until="done")
+    assert second.created
+    assert second.job.id != first.id
+
+
+def test_a_key_until_done_stays_taken_while_its_job_waits_for_a_retry(
+    app: Duly, send: Callable[..., Any], hand: Hand, clock: ManualClock
+) -> None:
+    first = send("k", unique_until="done").job
+    hand.fail(hand.one())
+    assert send("k", unique_until="done").job.id == first.id
+    clock.advance(10)
+    hand.succeed(hand.one())
+    assert send("k", unique_until="done").created
+
+
+@pytest.mark.parametrize("scope", ["start", "done"])
+def test_cancelling_a_waiting_job_frees_its_key(app: Duly, send: Callable[..., Any], scope: str) -> None:
+    first = send("k", unique_until=scope).job
+    app.jobs.cancel(first.id)
+    assert send("k", unique_until=scope).created
+    forever = send("f").job
+    app.jobs.cancel(forever.id)
+    assert not send("f").created
+
+
+def test_a_key_for_a_duration_is_free_at_the_very_end_of_it(
+    app: Duly, send: Callable[..., Any], clock: ManualClock
+) -> None:
+    first = send("k", unique_until=timedelta(minutes=5)).job
+    drain(app)
+    clock.set(NOON + timedelta(minutes=5) - timedelta(microseconds=1))
+    assert send("k", unique_until=timedelta(minutes=5)).job.id == first.id
+    clock.set(NOON + timedelta(minutes=5))
+    second = send("k", unique_until=timedelta(minutes=5))
+    assert second.created
+    clock.advance(timedelta(minutes=5) - timedelta(microseconds=1))
+    assert send("k").job.id == second.job.id
+    assert app.jobs.count() == 2
+
+
+def test_twenty_threads_that_find_a_key_expired_make_one_job(
+    app: Duly, send: Callable[..., Any], clock: ManualClock
+) -> None:
+    send("k", unique_until=timedelta(seconds=1))
+    clock.advance(1)
+    answers = together(*[lambda: send("k")] * 20)
+    assert sum(m.created for m in answers) == 1  # type: ignore[union-attr]
+    assert len({m.job.id for m in answers}) == 1  # type: ignore[union-attr]
+
+
+def test_keys_of_pruned_jobs_are_remembered_as_long_as_the_setting_says(db_url: str, clock: ManualClock) -> None:
+    app = Duly(db_url, clock=clock, key_retention=DAY.total_seconds(), retention=DAY.total_seconds())
+
+    @app.task("X")
+    def x(n: int = 0) -> None: ...
+
+    x.using(key="k").enqueue()
+    drain(app)
+    clock.advance(DAY + timedelta(seconds=1))
+    assert app.jobs.admin.prune_expired() == 1
+    assert not x.using(key="k").enqueue().created
+    clock.advance(DAY)
+    assert x.using(key="k").enqueue().created
+    app.close()
+
+
+def test_the_key_of_a_live_job_is_never_pruned(app: Duly, send: Callable[..., Any], clock: ManualClock) -> None:
+    job = send("k", run_in=400 * DAY).job
+    clock.advance(399 * DAY)
+    app.jobs.admin.prune_expired()
+    assert send("k").job.id == job.id
+
+
+def test_a_job_without_a_key_is_never_a_repetition(app: Duly, send: Callable[..., Any]) -> None:
+    assert [send(None).created for _ in range(3)] == [True] * 3
+    assert rows(app, "SELECT count(*) FROM job_keys") == [(0,)]
