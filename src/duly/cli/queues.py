@@ -25,7 +25,7 @@ class _Rate(click.ParamType):  # type: ignore[type-arg]
             return value
         count, slash, per = str(value).partition("/")
         try:
-            if not slash or not count.strip().isdigit():
+            if not slash or not (count.isascii() and count.strip().isdigit()):
                 raise ValueError("it is a number, a slash and a span")
             # "10/s" reads as one second
             seconds = parse_span(per if per.strip()[:1].isdigit() else f"1{per.strip()}").total_seconds()

@@ -15,7 +15,7 @@ import click
 _UNITS = {
     "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|sec|s|min|m|h|d|w)?\s*")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|sec|s|min|m|h|d|w)?\s*")
 _SAMPLES = "90 (seconds), 15min, 1h30m or 14d"
 
 

@@ -32,7 +32,7 @@ class _Lane(click.ParamType):  # type: ignore[type-arg]
         name, equals, number = str(value).rpartition("=")
         if not equals:
             return str(value), None
-        if not number.isdigit() or int(number) < 1:
+        if not (number.isascii() and number.isdigit()) or int(number) < 1:
             self.fail(f"{value!r}: behind = stands how many jobs of this queue run at once, at least 1.", param, ctx)
         return name, int(number)
 
