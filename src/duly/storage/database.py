@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import psycopg
 from sqlalchemy import ColumnElement, Connection, Engine, QueuePool, exc, func, literal
 from sqlalchemy.engine import URL, make_url
 
@@ -124,7 +126,7 @@ class Database:
                 return self._writer.run(fn)
             with self.engine.begin() as connection:
                 return fn(connection)
-        except exc.DBAPIError as error:
+        except DRIVER_ERRORS as error:
             raise self.translated(error) from error
 
     def once(self, fn: Callable[[Connection], T]) -> T:
@@ -134,7 +136,7 @@ class Database:
         try:
             with self.auto.connect() as connection:
                 return fn(connection)
-        except exc.DBAPIError as error:
+        except DRIVER_ERRORS as error:
             raise self.translated(error) from error
 
     def read(self, fn: Callable[[Connection], T]) -> T:
@@ -144,7 +146,7 @@ class Database:
         try:
             with self._reader.connect() as connection:
                 return fn(connection)
-        except exc.DBAPIError as error:
+        except DRIVER_ERRORS as error:
             raise self.translated(error) from error
 
     async def arun(self, fn: Callable[..., T], *args: Any) -> T:
@@ -156,10 +158,11 @@ class Database:
                 )
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
 
-    def translated(self, error: exc.DBAPIError) -> Exception:
+    def translated(self, error: Exception) -> Exception:
         """A lost or unreachable database as DatabaseUnavailable; everything else as it came."""
-        if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
-            first = str(error.orig).strip().splitlines()
+        if _is_outage(error):
+            cause = getattr(error, "orig", None) or error
+            first = str(cause).strip().splitlines()
             return DatabaseUnavailable(
                 f"the database at {self.shown_url} does not answer: {first[0] if first else error!r}"
             )
@@ -236,6 +239,20 @@ class Database:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+
+
+#: Hot statements run on the driver itself, so its errors arrive beside those that SQLAlchemy has wrapped.
+DRIVER_ERRORS = (exc.DBAPIError, psycopg.Error, sqlite3.Error)
+#: Busy, locked, out of memory, interrupted, input or output error, disk full, cannot open. Not: a statement that is wrong.
+_SQLITE_OUTAGES = frozenset({5, 6, 7, 9, 10, 13, 14})
+
+
+def _is_outage(error: Exception) -> bool:
+    if isinstance(error, exc.DBAPIError):
+        return isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
+    if isinstance(error, sqlite3.Error):
+        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_OUTAGES
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 def parse_url(text: str) -> URL:
