@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: An application such as a newcomer writes.
-SHOP = '''
+SHOP = """
 import asyncio, time
 from duly import Duly, PermanentError
 app = Duly()
@@ -28,7 +28,8 @@ def fails():
 async def nap(seconds: float):
     open("napping", "w").close()
     await asyncio.sleep(seconds)
-'''
+"""
+
 
 @dataclass
 class Said:

@@ -108,7 +108,9 @@ def test_a_file_that_is_no_database_is_a_finding(run: Run, folder: Path) -> None
     assert (said.code, "not a database" in said.out) == (1, True)
 
 
-def test_settings_are_listed_with_their_source_and_without_a_password(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_listed_with_their_source_and_without_a_password(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DULY_LEASE", "12.5")
     monkeypatch.setenv("DULY_DATABASE_URL", "postgresql://ada:topsecret@db/x")
     said = run("doctor", "--settings", "--json")
@@ -169,7 +171,9 @@ def test_a_changed_row_is_named_and_ends_with_1(on: Run, trail: Duly) -> None:
     def forge(connection: object) -> None:
         execute = connection.execute  # type: ignore[attr-defined]
         if trail.db.is_sqlite:
-            for (name,) in execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_log'")).all():
+            for (name,) in execute(
+                text("SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_log'")
+            ).all():
                 execute(text(f"DROP TRIGGER {name}"))
         else:
             execute(text("ALTER TABLE audit_log DISABLE TRIGGER USER"))

@@ -86,7 +86,14 @@ def test_a_dry_run_checks_and_writes_nothing(on: Run, app: Duly) -> None:
 
 GOOD = [
     {"task": "A", "input": {"n": 1}, "key": "k1"},
-    {"task": "B", "queue": "mail", "priority": 5, "run_at": "2031-01-01T00:00:00Z", "tenant": "acme", "meta": {"trace": "x"}},
+    {
+        "task": "B",
+        "queue": "mail",
+        "priority": 5,
+        "run_at": "2031-01-01T00:00:00Z",
+        "tenant": "acme",
+        "meta": {"trace": "x"},
+    },
     {"task": "C", "run_in": "15min", "max_attempts": 2, "concurrency_key": "host"},
 ]
 BAD = [

@@ -95,7 +95,12 @@ def test_a_database_that_does_not_answer_ends_with_1_and_tells_no_password(run: 
 
 @pytest.mark.parametrize(
     "url",
-    ["postgres//ada:topsecret@host/db", "ada:topsecret@host", "mysql://ada:topsecret@host/db", "postgresql://ada:top/topsecret@host:x/d"],
+    [
+        "postgres//ada:topsecret@host/db",
+        "ada:topsecret@host",
+        "mysql://ada:topsecret@host/db",
+        "postgresql://ada:top/topsecret@host:x/d",
+    ],
 )
 def test_a_broken_url_is_told_without_its_password(run: Run, url: str) -> None:
     said = run("doctor", "--database-url", url)
@@ -135,10 +140,8 @@ def test_names_from_outside_cannot_steer_the_terminal(run: Run) -> None:
     assert "\\x1b]0;title\\x07 lunch" in listed.out
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(
-    run: Run, spawn: Callable[..., subprocess.Popen[str]]
-) -> None:
-    lines = "".join('{"task": "X", "key": "%d"}\n' % i for i in range(3000))
+def test_a_reader_that_has_seen_enough_is_no_failure(run: Run, spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    lines = "".join(f'{{"task": "X", "key": "{i}"}}\n' for i in range(3000))
     assert run("enqueue", "--file", "-", input=lines).code == 0
     process = spawn("jobs", "list", "--limit", "10000")
     assert process.stdout is not None

@@ -110,7 +110,13 @@ def test_no_id_is_ever_cut_in_a_pipe(on: Run, app: Duly) -> None:
 def test_a_job_is_shown_in_full(on: Run, tried: dict[str, int]) -> None:
     said = on("jobs", "show", str(tried["failed"]))
     assert said.code == 0
-    for words in ("task      BAD", "acme", "PermanentError: no such address", "Attempts that did not succeed", "JOB_FAILED_PERMANENT"):
+    for words in (
+        "task      BAD",
+        "acme",
+        "PermanentError: no such address",
+        "Attempts that did not succeed",
+        "JOB_FAILED_PERMANENT",
+    ):
         assert words in said.out
     good = on("jobs", "show", str(tried["succeeded"])).out
     assert '"n": 21' in good
@@ -118,7 +124,9 @@ def test_a_job_is_shown_in_full(on: Run, tried: dict[str, int]) -> None:
     assert "Attempts that" not in good
 
 
-def test_a_job_is_shown_to_programs_with_its_attempts_children_and_trail(on: Run, app: Duly, tried: dict[str, int]) -> None:
+def test_a_job_is_shown_to_programs_with_its_attempts_children_and_trail(
+    on: Run, app: Duly, tried: dict[str, int]
+) -> None:
     child = app.enqueue("C", parent=tried["failed"]).job.id
     shown = on("jobs", "show", str(tried["failed"]), "--json").json
     assert (shown["id"], shown["status"], shown["label"]) == (tried["failed"], "failed", "failed")
@@ -175,7 +183,9 @@ def test_children_are_cancelled_with_their_parent(on: Run, app: Duly) -> None:
     assert on("jobs", "cancel", str(parent), "--children").code == 1
 
 
-def test_an_ended_job_is_replayed_and_one_that_succeeded_only_by_force(on: Run, app: Duly, tried: dict[str, int]) -> None:
+def test_an_ended_job_is_replayed_and_one_that_succeeded_only_by_force(
+    on: Run, app: Duly, tried: dict[str, int]
+) -> None:
     assert on("jobs", "replay", str(tried["failed"])).code == 0
     assert app.jobs.get(tried["failed"]).status is Status.QUEUED
     good = str(tried["succeeded"])

@@ -32,7 +32,9 @@ def test_a_span_is_read(text: str, seconds: float) -> None:
     assert parse_span(text) == timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5", "1h30", "5 minutes and", "1y", "h", "1e3", "99999999999w", "1..5s", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-5", "1h30", "5 minutes and", "1y", "h", "1e3", "99999999999w", "1..5s", "٣"]
+)
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_span(text)

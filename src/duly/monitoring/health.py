@@ -411,8 +411,8 @@ def _span(seconds: float) -> str:
     seconds = max(0.0, seconds)
     if seconds < 0.0001:
         return "less than 0.1 ms"
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.{1 if seconds < 0.00995 else 0}f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "min")):

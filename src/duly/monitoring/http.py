@@ -96,7 +96,7 @@ def answers(metrics: Metrics) -> Callable[..., Iterable[bytes]]:
             ("Cache-Control", "no-store"),
         ]
         start(status, head)
-        return [body] if method == "GET" else []
+        return [] if method == "HEAD" else [body]
 
     return application
 

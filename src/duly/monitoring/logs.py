@@ -129,6 +129,6 @@ def _dumps(value: Any, **_: Any) -> str:
 def _clean(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Nothing secret, nothing that steers a terminal."""
     for key, value in facts.items():
-        if isinstance(value, str) and key != "exception":
-            facts[key] = visible(hide_passwords(value), keep="")
+        if isinstance(value, str):
+            facts[key] = visible(hide_passwords(value), keep="\n\t" if key == "exception" else "")
     return facts
