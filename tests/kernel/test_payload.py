@@ -88,7 +88,7 @@ def test_the_deepest_value_that_is_carried_can_be_read_again() -> None:
         check_value([deep], "x")
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "k\x00", "\udfff", None, 7])
+@pytest.mark.parametrize("name", ["", "x" * 201, "k\x00", "\udfff", "a\nb", "\x7f", None, 7])
 def test_a_name_that_no_database_can_keep_is_refused_with_its_field(name: Any) -> None:  # B038
     with pytest.raises(InvalidArgument) as refused:
         check_name(name, "key")

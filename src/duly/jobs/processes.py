@@ -145,6 +145,5 @@ def _serve(pipe: Any) -> None:
                 message = str(error)
             except Exception:
                 message = "(the error's text cannot be made)"
+            # not even sys.exit() ends the child: the next job may be in its hands already
             pipe.send(("error", type(error).__name__, message[:4000]))
-            if isinstance(error, SystemExit | KeyboardInterrupt):
-                return
