@@ -234,6 +234,13 @@ def test_it_runs_on_postgresql(tmp_path: Path, pg_url: str) -> None:
         check_that_all_is_done(app, folder)
 
 
+@pytest.mark.postgres
+def test_a_postgresql_without_tables_is_told_what_to_do(tmp_path: Path, empty_pg_url: str) -> None:
+    said = run(tmp_path, "--until-idle", "--database-url", empty_pg_url, code=1)
+    assert "duly migrate" in said
+    assert "Traceback" not in said
+
+
 # ---------------------------------------------------------------------- interruptions
 
 

@@ -30,6 +30,8 @@ class Lane:
     buffer: deque[tuple[Any, float]] = field(default_factory=deque)
     #: Claimed and not settled yet.
     outstanding: int = 0
+    #: Jobs are being started at this moment.
+    pumping: bool = False
     #: Runs that ended, ever, and at the last look.
     ended: int = 0
     seen_ended: int = 0

@@ -288,7 +288,7 @@ class QueueStore:
                 select(jobs.c.concurrency_key, func.count()).where(jobs.c.queue == s.name, jobs.c.status == "running", jobs.c.concurrency_key.is_not(None))
                 .group_by(jobs.c.concurrency_key)
             )  # fmt: skip
-            busy = {key: n for key, n in connection.execute(counted)}
+            busy = dict(connection.execute(counted).tuples().all())
             full = [key for key, n in busy.items() if n >= s.key_limit]
             if full:
                 ready.append(jobs.c.concurrency_key.is_(None) | jobs.c.concurrency_key.not_in(full))

@@ -52,6 +52,8 @@ from duly.kernel.events import Level
 from duly.kernel.lease import LeaseTerms
 from duly.kernel.outcome import Outcome, OutcomeKind
 
+#: Seconds for which jobs are started in one turn of the loop.
+SLICE = 0.005
 UNSTORABLE = {"type": "UnstorableOutcome", "message": "the database refused the outcome of this run"}
 #: Ends of runs that are told one by one, with how much they matter.
 _TOLD: Mapping[str, tuple[str, Level]] = {
@@ -397,14 +399,26 @@ class Worker:
             self._pump(lane)
 
     def _pump(self, lane: Lane) -> None:
-        buffer, draining = lane.buffer, self.state != "running"
-        while buffer and lane.running < lane.concurrency:
-            run: Run = buffer.popleft()[0]
-            if draining or run.reason is not None:
-                self._settled(run, Outcome(OutcomeKind.RELEASED), started=False)
-                continue
-            lane.running += 1
-            self._start(run)
+        """Start what there are slots for. A handler that ends at once frees its slot while this loop goes on."""
+        if lane.pumping:
+            return
+        lane.pumping = True
+        until = time.monotonic() + SLICE
+        try:
+            while lane.buffer and lane.running < lane.concurrency:
+                run: Run = lane.buffer.popleft()[0]
+                if self.state != "running" or run.reason is not None:
+                    self._settled(run, Outcome(OutcomeKind.RELEASED))
+                    continue
+                lane.running += 1
+                self._start(run)
+                if time.monotonic() > until:
+                    # handlers that never wait must not keep the others from their turn
+                    assert self._loop is not None
+                    self._loop.call_soon(self._pump, lane)
+                    return
+        finally:
+            lane.pumping = False
 
     def _start(self, run: Run) -> None:
         assert self._loop is not None
@@ -555,16 +569,15 @@ class Worker:
         if run.deadline:
             self._deadlines -= 1
         self._settled(run, outcome, written=written)
-        waiting = len(lane.buffer)
-        if waiting:
+        if lane.buffer:
             self._pump(lane)
-        if lane.running + waiting <= lane.call_at:
+        if lane.running + len(lane.buffer) <= lane.call_at:
             self._bell.ring()
 
     def _decide(self, run: Run, outcome: Outcome) -> Settlement:
         return settle(run.claimed, outcome, self.engine.policy(run.claimed.task), self._dice.random())
 
-    def _settled(self, run: Run, outcome: Outcome, *, written: bool = False, started: bool = True) -> None:
+    def _settled(self, run: Run, outcome: Outcome, *, written: bool = False) -> None:
         if run.settled:
             return
         run.settled = True
@@ -800,7 +813,7 @@ class Worker:
             lane.buffer.clear()
             lane.buffer.extend(kept)
             for run, _ in back:
-                self._settled(run, Outcome(OutcomeKind.RELEASED), started=False)
+                self._settled(run, Outcome(OutcomeKind.RELEASED))
 
     def give_back_soon(self, which: Any) -> None:
         if self._loop is not None:
