@@ -131,7 +131,9 @@ def audit() -> None:
 @click.option("--tenant", help="Of this tenant.")
 @click.option("--since", type=PAST, metavar="WHEN", help="Since: 15min, 14d, or an instant.")
 @click.option("--before", type=PAST, metavar="WHEN", help="Before.")
-@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="At most so many."
+)
 @click.option(
     "--below", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The page behind: only ids below this one."
 )

@@ -79,7 +79,9 @@ def job_dict(job: Job, now: datetime) -> dict[str, Any]:
 
 @jobs.command("list")
 @filtered
-@click.option("--limit", "-n", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="At most so many."
+)
 @click.option("--below", type=ID, metavar="ID", help="The page behind: only ids below this one.")
 def list_(limit: int, below: int | None, **given: Any) -> None:
     """Jobs, newest first."""

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duly.cli.command import Command, state
+from duly.cli.times import SPAN
 
 if TYPE_CHECKING:
     from duly.app import Duly
@@ -45,8 +47,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--concurrency", "-c", type=click.IntRange(min=1), metavar="N",
                      help="Jobs at once in each queue that names no number of its own."),
         click.option("--until-idle", is_flag=True, help="End by itself once nothing is left to run."),
-        click.option("--patience", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS",
-                     help="With --until-idle: wait for jobs that are due within so many seconds, such as retries."),
+        click.option("--patience", type=SPAN, metavar="SPAN",
+                     help="With --until-idle: wait for jobs that are due so soon, such as retries. 30, 5min."),
         click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
                      help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port)."),
         click.option("--name", metavar="NAME", help="This worker's name in lists and in the audit trail."),
@@ -82,12 +84,14 @@ def _run(
     queues: Sequence[tuple[str, int | None]],
     concurrency: int | None,
     until_idle: bool,
-    patience: float,
+    patience: timedelta | None,
     metrics_port: int | None,
     name: str | None,
 ) -> None:
     from duly.monitoring.logs import adopt_logging, event_log, for_people
 
+    if patience is not None and not until_idle:
+        raise click.UsageError("--patience goes with --until-idle.")
     asked = state()
     duly = asked.duly(target, tasks=True)
     settings = duly.settings
@@ -108,7 +112,7 @@ def _run(
         _banner(duly, made, monitor, until_idle)
     begun = time.monotonic()
     try:
-        tally = made.run(until_idle=patience if until_idle else False)
+        tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
     finally:
         if monitor is not None:
             monitor.close()

@@ -14,7 +14,7 @@ from duly.jobs.engine import Engine
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
 from duly.jobs.read import JobFilter
 from duly.jobs.settle import CANCELLED
-from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done
+from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
 
 PORTION = 1000
@@ -114,8 +114,9 @@ class JobAdmin:
         }
         columns = ["id", *COMMON]
         picked: list[Any] = [renewed.get(c, jobs_done.c[c]) for c in columns]
-        source = select(*picked).where(jobs_done.c.id == ident)
-        connection.execute(insert(jobs).from_select(columns, source))
+        fair = select(queues.c.fair).where(queues.c.name == locked.queue).scalar_subquery()
+        source = select(*picked, func.coalesce(fair, false())).where(jobs_done.c.id == ident)
+        connection.execute(insert(jobs).from_select([*columns, "fair"], source))
         connection.execute(delete(jobs_done).where(jobs_done.c.id == ident))
         meta = {"reason": reason, "was": locked.status}
         record(

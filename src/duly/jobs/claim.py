@@ -40,8 +40,10 @@ class Lane:
     pace: float = 0.0
     #: When no more than so many are running and waiting here, the claimer is called.
     call_at: int = 0
-    #: The queue is governed: no prefetch.
+    #: A claim on the queue must look closely (see queues.py).
     governed: bool = False
+    #: The queue is limited: what is held here is missing elsewhere, so there is no prefetch.
+    tight: bool = False
 
     def look(self, now: float) -> None:
         """Take note of the pace. ``now`` is monotonic."""
@@ -59,14 +61,12 @@ class Lane:
 
     def _depth(self) -> int:
         """How many jobs to hold beyond the free slots: two claims deep, so that one is on its way while the other is worked off."""
-        return 0 if self.governed else min(2 * self.batch, int(self.pace * HORIZON))
+        return 0 if self.tight else min(2 * self.batch, int(self.pace * HORIZON))
 
     def room(self) -> int:
         """How many jobs to ask for now; 0 while it is not worth asking."""
         waiting = self.running + len(self.buffer)
         free = self.concurrency - waiting
-        if self.governed:
-            return max(0, min(free, self.batch))
         depth = self._depth()
         # a long line of unsettled jobs means that storage is behind: more claims would not help
         want = min(free + depth, self.batch, self.concurrency + 4 * self.batch - self.outstanding)

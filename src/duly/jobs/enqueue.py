@@ -216,8 +216,13 @@ class JobMaker:
         return out
 
     def _govern(self, connection: Connection, names: set[str]) -> None:
-        """A queue with concurrency keys must be looked at closely by claims; the default is one job per key at a time."""
-        for name in sorted(names):
+        """A queue with concurrency keys must be looked at closely by claims; the default is one job per key at a time.
+
+        Asked before it is written: a write would lock the queue's row until the caller commits, and claims pass a locked
+        queue by.
+        """
+        done = select(queues.c.name).where(queues.c.name.in_(names), queues.c.governed, queues.c.key_limit.is_not(None))
+        for name in sorted(names - set(connection.execute(done).scalars())):
             connection.execute(
                 text(
                     "INSERT INTO queues (name, governed, key_limit, fair, updated_at) VALUES (:name, true, 1, false, :now) "

@@ -20,6 +20,7 @@ from duly._version import __version__
 from duly.audit.seal import Sealer
 from duly.jobs.admin import JobAdmin
 from duly.jobs.claim import STALE
+from duly.jobs.queues import QueueSettings
 from duly.jobs.tables import workers
 from duly.kernel.errors import DatabaseUnavailable
 from duly.kernel.gate import Hold
@@ -46,6 +47,9 @@ class Housekeeper:
         self.engine, self.db, self.emitter = worker.engine, worker.db, worker.emitter
         #: Queues that a claim must look at closely, as of a moment ago.
         self.governed: frozenset[str] = frozenset()
+        #: Those of them whose jobs are counted (by limit, key or rate): nothing is prefetched from them.
+        self.tight: frozenset[str] = frozenset()
+        self._paused: frozenset[str] = frozenset()
         self.online = True
         #: Why this worker makes no progress although work waits; empty when it does.
         self.stalled = ""
@@ -93,24 +97,23 @@ class Housekeeper:
     def controls(self) -> None:
         """Look at the gate and at the queues' settings; give back prefetched work that is held now."""
 
-        def look(connection: Any) -> tuple[bool, frozenset[str], frozenset[str]]:
-            every = self.engine.queues.all(connection).values()
-            paused = frozenset(s.name for s in every if s.paused_at is not None)
-            return self.engine.queues.online(connection), frozenset(s.name for s in every if s.governed), paused
+        def look(connection: Any) -> tuple[bool, list[QueueSettings]]:
+            return self.engine.queues.online(connection), list(self.engine.queues.all(connection).values())
 
-        online, governed, _paused = self.db.read(look)
-        newly = governed - self.governed
+        online, every = self.db.read(look)
+        governed = frozenset(s.name for s in every if s.governed)
+        tight = frozenset(s.name for s in every if s.counted)
+        paused = frozenset(s.name for s in every if s.paused_at is not None)
+        held = (governed - self.governed) | (tight - self.tight) | (paused - self._paused)
         closed = self.online and not online
+        freed = (self.governed - governed) | (self._paused - paused) or (online and not self.online)
         if self.online != online:
             self.emitter.emit("gate_changed", "warning", online=online)
-        elif self.online and online and governed != self.governed:
-            self.emitter.emit("queues_changed", "debug", governed=sorted(governed))
-        freed = self.governed - governed or (online and not self.online)
-        self.online, self.governed = online, governed
+        self.online, self.governed, self.tight, self._paused = online, governed, tight, paused
         if closed:
             self.worker.give_back_soon(lambda _item: True)
-        elif newly:
-            self.worker.give_back_soon(lambda item: item[0].claimed.queue in newly)
+        elif held:
+            self.worker.give_back_soon(lambda item: item[0].claimed.queue in held)
         if freed:
             self.db.bells.ring()
 

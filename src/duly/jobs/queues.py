@@ -45,8 +45,9 @@ class QueueSettings:
     governed: bool = False
 
     @property
-    def unlimited(self) -> bool:
-        return not self.governed
+    def counted(self) -> bool:
+        """Its running jobs or starts are counted, so none may be held without being run."""
+        return self.limit is not None or self.key_limit is not None or self.rate is not None
 
 
 def _settings(row: Any) -> QueueSettings:
@@ -111,10 +112,8 @@ class QueueStore:
         connection.execute(update(queues).where(queues.c.name == name).values(**values, updated_at=self.db.now()))
         after = self._regovern(connection, name)
         if after.fair != before.fair:
-            # rows that wait already take their place in the other index
-            connection.execute(
-                update(jobs).where(jobs.c.queue == name, jobs.c.status == "queued").values(fair=after.fair)
-            )
+            # rows that wait already take their place in the other index, and so do running ones if they come back
+            connection.execute(update(jobs).where(jobs.c.queue == name).values(fair=after.fair))
         meta = {k: (f"{v.count}/{v.seconds:g}s" if isinstance(v, Rate) else v)
                 for k, v in (("limit", after.limit), ("key_limit", after.key_limit), ("rate", after.rate), ("fair", after.fair))}  # fmt: skip
         record(self.db, connection, actor=actor, action="QUEUE_CHANGED", entity="queue", entity_id=name, meta=meta)
@@ -288,7 +287,7 @@ class QueueStore:
                 select(jobs.c.concurrency_key, func.count()).where(jobs.c.queue == s.name, jobs.c.status == "running", jobs.c.concurrency_key.is_not(None))
                 .group_by(jobs.c.concurrency_key)
             )  # fmt: skip
-            busy = dict(connection.execute(counted).tuples().all())
+            busy = {row[0]: row[1] for row in connection.execute(counted)}
             full = [key for key, n in busy.items() if n >= s.key_limit]
             if full:
                 ready.append(jobs.c.concurrency_key.is_(None) | jobs.c.concurrency_key.not_in(full))

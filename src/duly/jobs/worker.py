@@ -318,9 +318,9 @@ class Worker:
         with self._lock:
             for lane in self.lanes.values():
                 lane.look(now)
-                governed_now = lane.name in self.house.governed
-                if governed_now is not lane.governed:
-                    lane.governed = governed_now
+                lane.governed, tight = lane.name in self.house.governed, lane.name in self.house.tight
+                if tight is not lane.tight:
+                    lane.tight = tight
                     lane.take_stock()
                 room = lane.room()
                 if room > 0:
