@@ -58,6 +58,7 @@ WRONG = [
     (["audit", "list", "--job", "1", "--entity", "queue"], "--entity"),
     (["worker", "--queue", "mail=0"], "'--queue'"),
     (["worker", "--queue", "mail=²"], "'--queue'"),
+    (["worker", "--patience", "5"], "--until-idle"),
     (["worker", "--concurrency", "0"], "'--concurrency'"),
     (["worker", "--metrics-port", "70000"], "'--metrics-port'"),
     (["nonsense"], "nonsense"),

@@ -1,0 +1,258 @@
+"""Write the reference from the code: `python docs/make_reference.py` (with `--check`: say what is out of date, write nothing).
+
+Makes `docs/reference/cli.md` from the commands, `settings.md` from `Settings`, `events.md` from the places that emit
+one. What an event means stands below, in `MEANINGS`; an event without a sentence is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from duly.cli.command import BULK, _Shared
+from duly.cli.main import cli
+from duly.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+NOTE = "<!-- Made by docs/make_reference.py from the code. Change it there. -->\n\n"
+
+#: What each event says, in the order of a worker's life.
+MEANINGS = {
+    "worker_started": "A worker begins; `queues` says how many jobs of each it runs at once.",
+    "worker_stopped": "It has ended, and nothing of it runs any more.",
+    "signal": "It was asked to stop; `effect` says how: `drain, then stop`, and the second time `stop now`.",
+    "drain_cut": "The grace is over (or a second signal came) and `jobs` still ran: they are interrupted and given back.",
+    "worker_stalled": "Claimable work waits, the worker has room, and yet it claims none. It is not ready.",
+    "jobs_claimed": "A batch was claimed. `lags`: (queue, task, seconds from due to claim) of each job.",
+    "jobs_settled": "A batch of runs was written. `jobs`: (queue, task, lifecycle event, seconds from start to settlement) of each.",
+    "job_retry": "A run failed and will be tried again after `wait` seconds.",
+    "job_failed": "A job ended as failed: its attempts are used up, or trying again would not help.",
+    "job_cancelled": "A running job ended as cancelled.",
+    "job_rescued": "A job was taken from a worker that had stopped renewing its lease; `outcome` says what became of it.",
+    "lease_lost": "A run ended after its lease was lost: another worker has the job, and nothing of this run was written.",
+    "settle_failed": "The database did not take a batch of settlements. They are kept and written again.",
+    "settlement_refused": "The database refuses the outcome of one job; it is stored without its output.",
+    "loop_failed": "A loop of the worker failed; it goes on after a pause, and the worker is not ready meanwhile.",
+    "loop_recovered": "That loop works again.",
+    "duty_failed": "A duty of housekeeping failed; it is tried again at its next turn.",
+    "listen_failed": "The connection that listens for wake-ups was lost. It reconnects; polling carries on.",
+    "gate_changed": "The online gate was moved.",
+    "queues_changed": "The set of queues that need a closer look before a claim has changed.",
+    "queue_held": "A queue holds its work, told once until the reason changes.",
+    "jobs_pruned": "Ended jobs past their retention were removed.",
+    "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
+}
+
+
+# --- cli.md -------------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    out = [
+        "# The command line\n\n",
+        NOTE,
+        "`duly` looks at jobs, acts on them, and runs workers. `duly COMMAND --help` says on the spot what stands here.\n\n",
+        "Every command takes the common options, before or after its name:\n\n",
+        _table(["option", "meaning"], [(_names(p), p.help or "") for p in cli.common if isinstance(p, click.Option)]),
+        "\n**The application** is a Duly object in a module: `app.py`, `app.py:app`, `shop.jobs` and `shop.jobs:app` are ways to "
+        "name it. The name behind the colon is needed when there are several. Modules are found as `python` finds them, "
+        "from the current directory. Commands that run no task work without one, on the database alone.\n\n"
+        "**Exit codes**: 0 done; 1 failed, and one sentence on stderr says why; 2 wrong usage, and it names the field. "
+        "A traceback is printed only with `--debug`. A password is never printed.\n\n"
+        "**Output**: tables on a terminal, plain columns in a pipe (no id is ever cut), one JSON document with `--json`. "
+        "`NO_COLOR` is honoured. Times are UTC.\n\n"
+        "**Spans** are `90` (seconds), `15min`, `1h30m`, `14d`; **instants** carry their zone: `2026-07-27T09:00:00Z` or "
+        "`…+02:00`.\n\n"
+        f"**In bulk**: `jobs cancel`, `jobs replay` and `jobs prune` ask before they touch more than {BULK} jobs by filter. Where nobody "
+        "can be asked they want `--yes`, and end with 2 without it. `--dry-run` says how many of what and changes nothing. "
+        "Jobs named by their ids are never asked about.\n",
+    ]
+    for path, command in _walk(cli, "duly"):
+        out.append(f"\n## {path}\n\n")
+        out.append(f"```\n{_usage(path, command)}\n```\n\n")
+        out.append(_prose(command.help or "") + "\n")
+        own = [p for p in command.params if isinstance(p, click.Option) and p not in _common(command)]
+        if own:
+            out.append("\n" + _table(["option", "meaning"], [(_names(p), _meaning(p)) for p in own]))
+    return "".join(out)
+
+
+def _walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _walk(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _common(command: click.Command) -> list[click.Parameter]:
+    return command.common if isinstance(command, _Shared) else []
+
+
+def _usage(path: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=path)
+    return f"{path} {' '.join(command.collect_usage_pieces(context))}"
+
+
+def _prose(text: str) -> str:
+    """Help texts as paragraphs; braces and stars are nobody's markup."""
+    import inspect
+
+    return inspect.cleandoc(text).replace("<", "&lt;").replace("*", "\\*")
+
+
+def _names(option: click.Option) -> str:
+    names = ", ".join(
+        [*option.opts[::-1], *option.secondary_opts] if option.secondary_opts else sorted(option.opts, key=len)
+    )
+    if option.is_flag:
+        return f"`{names}`"
+    context = click.Context(cli)
+    metavar = option.make_metavar(context)
+    return f"`{names} {metavar}`"
+
+
+def _meaning(option: click.Option) -> str:
+    text = option.help or ""
+    if option.required:
+        text += " Required."
+    if option.show_default and option.default is not None:
+        text += f" Default: {option.default}."
+    return text
+
+
+# --- settings.md ----------------------------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    rows = [
+        (f"`{s['name']}`", f"`{s['variable']}`", _value(s["default"]), s["unit"], s["reason"])
+        for s in Settings.describe()
+    ]
+    return "".join([
+        "# Settings\n\n",
+        NOTE,
+        "Every setting is an argument of `Duly(...)` and a variable of the environment. The argument wins over the variable, the "
+        "variable over the default. `duly doctor --settings` shows the values in force and where each comes from.\n\n",
+        _table(["setting", "variable", "default", "unit", "what it is for"], rows),
+    ])  # fmt: skip
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    return f"`{value:,.10g}`".replace(",", "") if isinstance(value, float) else f"`{value}`"
+
+
+# --- events.md ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Emitted:
+    """An event as the code emits it."""
+
+    levels: set[str] = field(default_factory=set)
+    facts: dict[str, None] = field(default_factory=dict)  # in the order of first mention
+
+
+def emitted() -> dict[str, Emitted]:
+    """Every event, read from the calls of ``emit``: with a name that stands there, or that is looked up in a table."""
+    found: dict[str, Emitted] = {}
+    for file in sorted((ROOT / "src" / "duly").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
+            for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
+                if not (isinstance(call.func, ast.Attribute) and call.func.attr == "emit" and call.args):
+                    continue
+                facts = [k.arg for k in call.keywords if k.arg]
+                event = _text(call.args, 0)
+                if event is not None:
+                    named = {event: _text(call.args, 1) or "info"}
+                else:
+                    named = _looked_up(tree)
+                    facts += [
+                        k.value
+                        for d in ast.walk(function)
+                        if isinstance(d, ast.Dict)
+                        for k in d.keys
+                        if isinstance(k, ast.Constant)
+                    ]
+                for name, level in named.items():
+                    entry = found.setdefault(name, Emitted())
+                    entry.levels.add(level)
+                    entry.facts.update(dict.fromkeys(facts))
+    return found
+
+
+def _looked_up(tree: ast.Module) -> dict[str, str]:
+    """The tables of a module whose values are (event, level)."""
+    out = {}
+    for table in (n.value for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign)):
+        for value in table.values if isinstance(table, ast.Dict) else ():
+            if isinstance(value, ast.Tuple) and len(value.elts) == 2:
+                name, level = _text(value.elts, 0), _text(value.elts, 1)
+                if name and level in ("debug", "info", "warning", "error"):
+                    out[name] = level
+    return out
+
+
+def _text(args: list[ast.expr], at: int) -> str | None:
+    node = args[at] if at < len(args) else None
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def events() -> str:
+    found = emitted()
+    unexplained = sorted(set(found) - set(MEANINGS))
+    if unexplained:
+        sys.exit(f"docs/make_reference.py: say in MEANINGS what these events mean: {', '.join(unexplained)}")
+    rows = [
+        (f"`{name}`", ", ".join(sorted(found[name].levels)), ", ".join(f"`{f}`" for f in found[name].facts), text)
+        for name, text in MEANINGS.items()
+        if name in found
+    ]
+    return "".join([
+        "# Events\n\n",
+        NOTE,
+        "What rooms say happened. Logs and metrics listen, and so can you: `app.listen(function)` hands it each `Event` (name, level, "
+        "facts) and returns a function that stops it. A listener runs on the thread that emits, so it must be quick. Events "
+        "carry names, ids and durations; never inputs, addresses or tokens.\n\n",
+        _table(["event", "level", "facts", "meaning"], rows),
+    ])  # fmt: skip
+
+
+# --- writing --------------------------------------------------------------------------------------------------------------
+
+
+def _table(heads: list[str], rows: list[tuple[str, ...]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def pages() -> dict[str, str]:
+    return {"cli.md": commands(), "settings.md": settings(), "events.md": events()}
+
+
+def main() -> None:
+    stale = []
+    for name, text in pages().items():
+        file = REFERENCE / name
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv[1:]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote docs/reference/{name}\n")
+    if "--check" in sys.argv[1:] and stale:
+        sys.exit(f"out of date: {', '.join(stale)}. Run `python docs/make_reference.py`.")
+
+
+if __name__ == "__main__":
+    main()
