@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, literal, null, select, update
+from sqlalchemy import Connection, delete, false, func, insert, literal, null, select, text, update
 
 from duly.audit.store import record
 from duly.jobs.engine import Engine
