@@ -100,7 +100,7 @@ def main(
                 put = enqueue(app, letter, people, campaign or template.name)
             tell.enqueued(put, app, time.monotonic() - began)
             if server is not None:
-                tell.started(app, server.address)
+                tell.started(app, folder, server.address)
                 work(app, put, tell, folder, until_idle)
     except KeyboardInterrupt:
         tell.interrupted()

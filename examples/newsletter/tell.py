@@ -62,21 +62,28 @@ class Teller:
             self.line(f"{_count(len(put.duplicates), 'duplicate')} skipped ", (f"(lines {shown})", "dim"))
         if put.before:
             self.line(f"{_count(put.before, 'letter')} of the campaign {put.campaign!r} enqueued by an earlier run")
-        self.line((f"{_count(put.new, 'letter')} enqueued", "bold"), (f" in one transaction, {seconds:.2f} s", "dim"))
+        if put.new:
+            self.line(
+                (f"{_count(put.new, 'letter')} enqueued", "bold"), (f" in one transaction, {seconds:.2f} s", "dim")
+            )
+        else:
+            self.line(("nothing new to enqueue", "bold"))
 
-    def started(self, app: Duly, address: str) -> None:
+    def started(self, app: Duly, folder: Path, address: str) -> None:
+        """Where things are, and what is to be known if this run does not end well."""
         left = app.jobs.count(queue="mail", status=(Status.RUNNING,))
         if left:
             wait = f"{app.settings.lease:g} seconds"
             self.line(
-                (f"{_count(left, 'letter')} in the hands of another worker; if it was killed, ", "yellow"),
-                (f"they are taken over within about {wait}", "yellow"),
+                (f"{_count(left, 'letter')} in the hands of another worker; ", "yellow"),
+                (f"if it was killed, they are taken over within about {wait}", "yellow"),
             )
         self.line((f"mail server on {address}, worker in process {os.getpid()}", "dim"))
+        self.line((f"should it be killed, go on with: {_run(_where(app, folder))}", "dim"))
         self.line()
 
     def interrupted(self) -> None:
-        self.line("Stopped before the letters were in the database: nothing was enqueued or sent by this run.")
+        self.line("Stopped. Nothing is lost: run it again.")
 
     def out(self, app: Duly, put: Put, burst: Burst, folder: Path, *, serving: bool) -> None:
         """What was done since nothing waited last; the first time with everything there is to look at."""
@@ -119,9 +126,7 @@ class Teller:
 
     def _next(self, app: Duly, folder: Path, *, serving: bool, waiting: bool) -> None:
         duly = _program("duly")
-        here = [] if folder == Path("var/newsletter") else ["--folder", _short(folder)]
-        if not app.db.is_sqlite:
-            here += ["--database-url", app.db.shown_url]
+        here = _where(app, folder)
         failed = _failed(app)
         self.line()
         self.line((f"Look around{' in another terminal' if serving else ''}:", "bold"))
@@ -134,10 +139,16 @@ class Teller:
         if serving:
             tries = [([*here, "--enqueue-only", "--campaign", "winter"], "in another terminal: it is sent from here")]
         if app.db.is_sqlite:
-            tries += [(["--fresh", "--latency", "2"], "kill -9 its process half-way, and start it again")]
+            tries += [(["--fresh", "--latency", "2"], "kill -9 its process half-way, and go on as it says")]
         self.line(("Try next:", "bold"))
         for arguments, what in tries:
             self.line(f"  {_run(arguments)}", (f"   {what}", "dim"))
+
+
+def _where(app: Duly, folder: Path) -> list[str]:
+    """The options that lead back to this folder and this database."""
+    here = [] if folder == Path("var/newsletter") else ["--folder", _short(folder)]
+    return here if app.db.is_sqlite else [*here, "--database-url", app.db.shown_url]
 
 
 def _run(arguments: list[str]) -> str:

@@ -58,13 +58,12 @@ def expected() -> dict[str, str]:
     return {mailbox: name for mailbox, name in out.items() if mailbox not in REFUSED}
 
 
-def start(cwd: Path, *arguments: str, terminal: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(cwd: Path, *arguments: str, terminal: int = subprocess.PIPE, lease: int = 10) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DULY_", "NEWSLETTER_"))}
     return subprocess.Popen(
         [sys.executable, EXAMPLE / "run.py", *arguments],
         cwd=cwd,
-        # a killed worker's letters are taken over after this long, so no test waits for the default
-        env=environment | {"DULY_LEASE": "3", "TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=environment | {"DULY_LEASE": str(lease), "TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
         stdout=terminal,
         stderr=subprocess.STDOUT,
@@ -84,8 +83,8 @@ def run(cwd: Path, *arguments: str, code: int = 0) -> str:
 
 
 @contextmanager
-def running(cwd: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = start(cwd, *arguments)
+def running(cwd: Path, *arguments: str, lease: int = 10) -> Iterator[subprocess.Popen[str]]:
+    process = start(cwd, *arguments, lease=lease)
     try:
         yield process
     finally:
@@ -246,7 +245,8 @@ def test_a_postgresql_without_tables_is_told_what_to_do(tmp_path: Path, empty_pg
 
 def test_what_a_kill_leaves_behind_is_sent_by_the_next_run(tmp_path: Path) -> None:
     folder = tmp_path / "var" / "newsletter"
-    with running(tmp_path, "--until-idle", "--latency", "0.1") as process:
+    # the letters of the killed worker are taken over after its lease, so it is a short one
+    with running(tmp_path, "--until-idle", "--latency", "0.2", lease=3) as process:
         wait_until(lambda: stored(folder) >= 60)
         process.send_signal(signal.SIGKILL)
         process.wait(60)
@@ -273,7 +273,7 @@ def test_what_a_kill_leaves_behind_is_sent_by_the_next_run(tmp_path: Path) -> No
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=lambda end: end.name)
 def test_a_stopped_run_ends_well_and_the_next_one_sends_the_rest_once(tmp_path: Path, end: signal.Signals) -> None:
     folder = tmp_path / "var" / "newsletter"
-    with running(tmp_path, "--latency", "0.1") as process:
+    with running(tmp_path, "--latency", "0.2") as process:
         wait_until(lambda: stored(folder) >= 60)
         process.send_signal(end)
         said, _ = process.communicate(timeout=60)
