@@ -36,8 +36,8 @@ def test_a_claim_is_never_larger_than_a_batch_nor_than_what_can_start_soon(lane:
 
 
 @given(lanes)
-def test_a_governed_lane_never_asks_for_more_than_its_free_slots(lane: Lane) -> None:  # B036
-    lane.governed = True
+def test_a_limited_lane_never_asks_for_more_than_its_free_slots(lane: Lane) -> None:  # B036
+    lane.tight = True
     assert lane.room() <= max(0, lane.concurrency - lane.running)
 
 
