@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from duly._version import __version__
+from duly.cli.bench import bench
 from duly.cli.command import Root
 from duly.cli.data import audit, doctor, migrate
 from duly.cli.enqueue import enqueue
@@ -23,7 +24,7 @@ def cli() -> None:
     """
 
 
-for command in (up, worker, enqueue, jobs, queues, gate, why, audit, migrate, doctor):
+for command in (up, worker, enqueue, jobs, queues, gate, why, audit, migrate, doctor, bench):
     cli.add_command(command)
 
 

@@ -1,0 +1,156 @@
+"""Looking: what is found in a real database, on both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from duly import Duly
+from duly.audit import read as trail
+from duly.audit.seal import Sealer
+from duly.jobs import survey
+from duly.jobs.read import JobFilter
+from duly.jobs.worker import Worker
+from duly.monitoring.examine import examine, wake_facts
+from duly.monitoring.health import Grade, judge
+from duly.storage import migrate
+from duly.testing import ManualClock, drain
+
+NOON = datetime(2026, 7, 27, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON)
+
+
+@pytest.fixture
+def app(db_url: str, clock: ManualClock) -> Iterator[Duly]:
+    app = Duly(db_url, clock=clock)
+
+    @app.task("SEND", queue="mail")
+    def send() -> None: ...
+
+    yield app
+    app.close()
+
+
+def troubles(app: Duly) -> dict[str, str]:
+    return {f.check: f.detail for f in judge(examine(app.engine)) if f.grade is not Grade.OK}
+
+
+def present(app: Duly, *queues: str) -> Worker:
+    """A worker that has said that it is here."""
+    worker = app.worker(list(queues))
+    worker.state = "running"
+    worker.house.presence()
+    return worker
+
+
+def test_an_empty_database_wants_a_worker_and_nothing_else(app: Duly) -> None:
+    facts = examine(app.engine)
+    assert (facts.revision, facts.problem) == (migrate.HEAD, "")
+    assert facts.now == NOON or not app.db.is_sqlite
+    assert set(troubles(app)) <= {"workers", "clock"}  # the clock of this test is not the server's
+    present(app, "mail")
+    assert set(troubles(app)) <= {"clock"}
+
+
+def test_jobs_that_could_run_now_are_counted_also_those_whose_moment_has_just_come(
+    app: Duly, clock: ManualClock
+) -> None:
+    app.enqueue("SEND", queue="mail")
+    app.enqueue("SEND", queue="mail", run_in=60)
+    app.enqueue("SEND", queue="mail", run_in=3600)
+    assert "none is alive, and 1 job could run now" in troubles(app)["workers"]
+    clock.advance(timedelta(seconds=60))
+    assert "none is alive, and 2 jobs could run now" in troubles(app)["workers"]
+
+
+def test_work_that_no_worker_takes_is_found(app: Duly) -> None:
+    present(app, "mail")
+    app.enqueue("SEND", queue="mail")
+    app.enqueue("SEND", queue="video")
+    app.enqueue("MISSPELT", queue="mail")
+    found = troubles(app)
+    assert "no worker serves queue video, where 1 job" in found["queues"]
+    assert "no worker of queue mail knows task MISSPELT, of which 1 job" in found["tasks"]
+
+
+def test_a_worker_that_is_not_ready_is_found_with_its_reason(app: Duly) -> None:
+    worker = present(app, "mail")
+    worker.house.stalled = "claimable work waits and this worker claims none"
+    worker.house.presence()
+    assert "is not ready: claimable work waits" in troubles(app)["workers"]
+
+
+def test_lapsed_leases_are_found_once_a_rescue_should_have_come(app: Duly, clock: ManualClock) -> None:
+    app.enqueue("SEND", queue="mail")
+    lease = app.settings.lease
+    claimed = app.db.write(lambda c: app.engine.store.claim(c, {"mail": 1}, ["SEND"], 7, lease, "box-1"))
+    assert len(claimed) == 1
+    clock.advance(timedelta(seconds=lease + 1))
+    assert "leases" not in troubles(app)
+    clock.advance(timedelta(seconds=20))
+    assert "the leases of 1 job have lapsed" in troubles(app)["leases"]
+
+
+def test_rows_that_nobody_seals_are_found(app: Duly, clock: ManualClock) -> None:
+    app.queues.pause("mail")
+    app.queues.resume("mail")
+    Sealer(app.db).seal()
+    assert app.db.read(trail.tail).rows == 0
+    app.gate.offline()
+    app.gate.online()
+    Sealer(app.db).seal()
+    app.queues.set("mail", limit=3)
+    assert app.db.read(trail.tail) == trail.Tail(1, NOON)
+    clock.advance(timedelta(minutes=10))
+    present(app, "mail")
+    assert "1 row is not sealed yet" in troubles(app)["audit trail"]
+
+
+def test_the_gate_is_told_with_who_moved_it_unless_nobody_did_through_duly(app: Duly) -> None:
+    app.gate.offline(actor="cli:ada", reason="deploy")
+    assert "closed by cli:ada: deploy" in troubles(app)["gate"]
+    from sqlalchemy import text
+
+    app.gate.online()
+    app.db.write(lambda c: c.execute(text("UPDATE system_state SET value = 'maintenance' WHERE key = 'atlas_online'")))
+    assert troubles(app)["gate"] == "offline; no worker claims anything"
+
+
+def test_counts_agree_with_what_a_bulk_act_would_touch(app: Duly) -> None:
+    app.enqueue_many("SEND", [{}] * 3, queue="mail")
+    drain(app)
+    app.enqueue_many("OTHER", [{}] * 2, queue="mail", tenant="acme")
+    counted = app.db.read(lambda c: survey.bunches(c, JobFilter(queue="mail")))
+    assert sum(b.count for b in counted) == 5
+    assert [(b.task, b.count) for b in app.db.read(lambda c: survey.bunches(c, JobFilter(tenant="acme")))] == [
+        ("OTHER", 2)
+    ]
+    for b in counted:
+        assert app.jobs.count(queue=b.queue, task=b.task, status=[b.status]) == b.count
+
+
+def test_a_server_without_a_pooler_is_told_from_one_with(pg_url: str) -> None:
+    app = Duly(pg_url)
+    wake = wake_facts(app.db)
+    assert (wake.pooled, wake.tried) == (False, True)
+    assert wake.heard_in is not None
+    assert wake.heard_in < 2
+    app.close()
+    behind = Duly(pg_url, pooler="transaction")
+    assert wake_facts(behind.db).tried is False
+    behind.close()
+
+
+def test_looking_makes_no_file(tmp_path: Path) -> None:
+    app = Duly(f"sqlite:///{tmp_path}/new.db")
+    facts = examine(app.engine)
+    assert facts.file is not None
+    assert not facts.file.exists
+    assert list(tmp_path.iterdir()) == []
