@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, false, func, insert, literal, null, select, text, update
+from sqlalchemy import Connection, Text, cast, delete, false, func, insert, literal, null, select, update
 
 from duly.audit.store import record
 from duly.jobs.engine import Engine
+from duly.jobs.enqueue import NewJob
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
 from duly.jobs.read import JobFilter
 from duly.jobs.settle import CANCELLED
@@ -45,36 +46,40 @@ class JobAdmin:
         """
 
         def act(connection: Connection) -> Job:
-            job = self.engine.reader.get(connection, ident, tenant)
-            LIFECYCLE.target(job.status, "cancel")
+            kids: Sequence[int] = ()
             if children:
-                for child in self.engine.reader.find(connection, JobFilter(parent_id=ident, status=LIVE), 10_000):
-                    self._cancel(connection, child.id, actor, f"parent {ident} was cancelled")
+                # locked before the parent, in the order in which a child's end locks them
+                query = select(jobs.c.id).where(jobs.c.parent_id == ident).order_by(jobs.c.id).with_for_update()
+                kids = list(connection.execute(query).scalars())
+            LIFECYCLE.target(self._locked(connection, ident, tenant).status, "cancel")
             self._cancel(connection, ident, actor, reason)
+            for kid in kids:
+                self._cancel(connection, kid, actor, f"parent {ident} was cancelled")
             return self.engine.reader.get(connection, ident)
 
         job = self.db.write(act)
         self.db.bells.ring()
         return job
 
+    def _locked(self, connection: Connection, ident: int, tenant: str | None) -> Job:
+        """A job as it stands, its row locked: it makes no move until this transaction has ended. Raises NotFound."""
+        connection.execute(select(jobs.c.id).where(jobs.c.id == ident).with_for_update())
+        return self.engine.reader.get(connection, ident, tenant)
+
     def _cancel(self, connection: Connection, ident: int, actor: str, reason: str) -> None:
-        if self.engine.store.archive(
-            connection, [ident], Status.CANCELLED, actor, CANCELLED, "warning", {"reason": reason}
-        ):
+        query = select(jobs.c.status, jobs.c.tenant).where(jobs.c.id == ident).with_for_update()
+        row = connection.execute(query).first()
+        if row is None:  # a child that has ended meanwhile
             return
-        asked = update(jobs).where(jobs.c.id == ident, jobs.c.status == "running").values(cancel_requested=True)
-        if connection.execute(asked).rowcount:
-            meta = {"reason": reason}
-            record(
-                self.db,
-                connection,
-                actor=actor,
-                action="JOB_CANCEL_REQUESTED",
-                entity="job",
-                entity_id=ident,
-                level="warning",
-                meta=meta,
-            )
+        meta = {"reason": reason}
+        if row.status == "queued":
+            self.engine.store.archive(connection, [ident], Status.CANCELLED, actor, CANCELLED, "warning", meta)
+            return
+        connection.execute(update(jobs).where(jobs.c.id == ident).values(cancel_requested=True))
+        record(
+            self.db, connection, actor=actor, action="JOB_CANCEL_REQUESTED", entity="job", entity_id=ident, tenant=row.tenant,
+            level="warning", meta=meta,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ replay
 
@@ -133,30 +138,21 @@ class JobAdmin:
             self.engine.maker.sql.ring(connection, [locked.queue])
 
     def _retake_key(self, connection: Connection, row: Any) -> None:
-        where = [job_keys.c.tenant == row.tenant, job_keys.c.queue == row.queue, job_keys.c.key == row.key]
-        owner = connection.execute(select(job_keys.c.job_id, job_keys.c.until).where(*where)).first()
-        now = self.db.clock.now()
-        if owner is not None and owner.job_id != row.id and (owner.until is None or owner.until > now):
-            raise KeyConflict(row.key, row.queue, owner.job_id)
-        if owner is None:
-            connection.execute(
-                insert(job_keys).values(
-                    tenant=row.tenant,
-                    queue=row.queue,
-                    key=row.key,
-                    job_id=row.id,
-                    payload_hash="",
-                    scope=row.key_scope,
-                    created_at=now,
-                )
-            )
+        """Take the key under which the job was made, unless it was for a duration: that runs on by itself."""
+        text: str = connection.execute(
+            select(cast(jobs_done.c.input, Text)).where(jobs_done.c.id == row.id)
+        ).scalar_one()
+        made = NewJob(row.tenant, row.queue, row.task, text, row.max_attempts, key=row.key, unique=row.key_scope)
+        owner = self.engine.maker.key_owner(connection, row.id, made, take=row.key_scope != "until")
+        if owner not in (None, row.id):
+            raise KeyConflict(row.key, row.queue, owner)
 
     # ------------------------------------------------------------------ in bulk
 
     def matching(self, f: JobFilter, event: str, limit: int = 100_000, force: bool = False) -> list[int]:
         """The ids of jobs that fit the filter and could make the move, oldest first. What a dry run shows."""
         if event == "cancel":
-            states: Sequence[Status] = LIVE
+            states: Sequence[str] = LIVE
         elif event == "replay":
             states = (Status.FAILED, Status.CANCELLED, *((Status.SUCCEEDED,) if force else ()))
         else:
@@ -185,7 +181,7 @@ class JobAdmin:
         refused: dict[int, str] = {}
 
         def one(connection: Connection, ident: int) -> None:
-            job = self.engine.reader.get(connection, ident, tenant)
+            job = self._locked(connection, ident, tenant)
             if event == "cancel":
                 LIFECYCLE.target(job.status, "cancel")
                 self._cancel(connection, ident, actor, reason)

@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, or_, select, text
 
 from duly.jobs.job import Enqueued, Job, Status
 from duly.jobs.read import JobReader
 from duly.jobs.sql import postgres, sqlite
-from duly.jobs.tables import queues
+from duly.jobs.tables import job_keys, queues
 from duly.kernel.errors import KeyConflict
 from duly.storage.database import Database
 from duly.storage.rows import encode, relation
@@ -171,6 +171,20 @@ class JobMaker:
             if db.settings.notify:
                 self.sql.ring(connection, sorted(names))
         return out
+
+    def key_owner(self, connection: Connection, ident: int, new: NewJob, take: bool) -> int | None:
+        """Who has a key now, None when nobody; with ``take``, job ``ident`` unless somebody else has it."""
+        now = self.sql.sent(connection, self.db.stamp())
+        if take:
+            row = {
+                "tenant": new.tenant, "queue": new.queue, "key": new.key, "job_id": ident, "payload_hash": new.payload_hash,
+                "scope": new.scope, "until": None, "created_at": now,
+            }  # fmt: skip
+            connection.execute(self._take, {"rows": encode(self.db.is_sqlite, [row])})
+        k = job_keys.c
+        mine = [k.tenant == new.tenant, k.queue == new.queue, k.key == new.key, or_(k.until.is_(None), k.until > now)]
+        owner: int | None = connection.execute(select(k.job_id).where(*mine)).scalar()
+        return owner
 
     def _take_all_keys(
         self, connection: Connection, new: Sequence[NewJob], ids: Sequence[int], now: datetime

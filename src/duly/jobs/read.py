@@ -27,7 +27,8 @@ class JobFilter:
     """Which jobs. Everything given must hold."""
 
     tenant: str | None = None
-    status: Sequence[Status] = ()
+    #: One status or several.
+    status: Sequence[str] = ()
     queue: str | None = None
     task: str | None = None
     key: str | None = None
@@ -36,6 +37,13 @@ class JobFilter:
     since: datetime | None = None
     before: datetime | None = None
     ids: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        given = (self.status,) if isinstance(self.status, str) else self.status
+        for name in given:
+            if name not in set(Status):
+                raise InvalidArgument("status", f"is {name!r}.", f"Use one of: {', '.join(Status)}.")
+        object.__setattr__(self, "status", tuple(Status(name) for name in given))
 
 
 def _live() -> Select[Any]:
