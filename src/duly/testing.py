@@ -190,7 +190,8 @@ class _Hand(Worker):
                 await asyncio.wait_for(self._ended.wait(), 2)
                 await self._write_down()
         self._threads.close()
-        self._children.close()
+        if self._children is not None:
+            self._children.close()
 
 
 # --- Looking at what was enqueued --------------------------------------------------------------------------------------

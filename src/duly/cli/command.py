@@ -67,6 +67,21 @@ def actor() -> str:
         return f"cli:{os.getuid()}"
 
 
+class _Id(click.ParamType):  # type: ignore[type-arg]
+    """The number of a job or of an audit row."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdigit() and 1 <= int(text) < 2**63):
+            self.fail(f"{text!r} is not an id; ids are numbers from 1.", param, ctx)
+        return int(text)
+
+
+ID = _Id()
+
+
 # ---------------------------------------------------------------------- options in any place
 
 
@@ -107,12 +122,20 @@ class _Shared:
         self.params = [*self.params, *self.common]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [p for p in self.get_params(ctx) if p not in self.common]  # type: ignore[attr-defined]
-        for title, params in (("Options", own), ("Common options", self.common)):
-            records = [r for p in params if (r := p.get_help_record(ctx)) is not None]
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+        own = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and p not in self.common]  # type: ignore[attr-defined]
+        _section(ctx, formatter, "Options", own)
+        if ctx.parent is None:
+            _section(ctx, formatter, "Common options", self.common)
+        else:
+            formatter.write_paragraph()
+            formatter.write_text(f"Common options: {', '.join(p.opts[0] for p in self.common)} (see duly --help).")
+
+
+def _section(ctx: click.Context, formatter: click.HelpFormatter, title: str, params: Sequence[click.Parameter]) -> None:
+    records = [r for p in params if (r := p.get_help_record(ctx)) is not None]
+    if records:
+        with formatter.section(title):
+            formatter.write_dl(records)
 
 
 class Command(_Shared, click.Command):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli import show
-from duly.cli.command import Command, Group, complain, state
+from duly.cli.command import ID, Command, Group, complain, state
 from duly.cli.times import PAST, before, stamp
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ def _shown(value: Any) -> str:
 
 @click.group(cls=Group)
 def audit() -> None:
-    """Read the audit trail, and verify that nobody changed it."""
+    """Read the audit trail, and verify it."""
 
 
 @audit.command("list")
-@click.option("--job", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="About this job.")
+@click.option("--job", type=ID, metavar="ID", help="About this job.")
 @click.option("--entity", help="About things of this kind: job, queue, gate.")
 @click.option("--action", help="Such as JOB_CANCELLED or QUEUE_PAUSED.")
 @click.option("--actor", help="By whom: cli:<user>, or a worker's name.")
@@ -134,11 +134,9 @@ def audit() -> None:
 @click.option(
     "--limit", "-n", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N", help="At most so many."
 )
-@click.option(
-    "--below", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The page behind: only ids below this one."
-)
+@click.option("--below", type=ID, metavar="ID", help="The page behind: only ids below this one.")
 def list_(job: int | None, limit: int, below: int | None, **given: Any) -> None:
-    """What was done, by whom and to what; newest first."""
+    """List what was done, by whom and to what."""
     from duly.audit.read import TrailFilter, find
 
     asked = state()
@@ -170,7 +168,10 @@ def _meta(meta: Any) -> str:
 
 @audit.command()
 def verify() -> int:
-    """Walk the hash chain from its start, and name the first link that is broken. Ends with 1 if one is."""
+    """Verify the hash chain over the trail.
+
+    Walks it from its start and names the first link that is broken. Ends with 1 if one is.
+    """
     from duly.audit.seal import verify as walk
 
     asked = state()

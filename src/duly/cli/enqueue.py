@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from duly.cli import show
-from duly.cli.command import Command, complain, state
+from duly.cli.command import ID, Command, complain, state
 from duly.cli.times import INSTANT, SPAN, parse_instant, parse_span, stamp
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _FIELDS = (
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--max-attempts", type=click.IntRange(1, 2**31 - 1), metavar="N", help="How often it may run in all.")
 @click.option("--concurrency-key", metavar="KEY", help="Jobs with the same one share the queue's key limit.")
-@click.option("--parent", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The job it belongs to.")
+@click.option("--parent", type=ID, metavar="ID", help="The job it belongs to.")
 @click.option("--all-or-nothing", is_flag=True, help="With --file: one bad line, and nothing is written.")
 @click.option("--dry-run", is_flag=True, help="Check only; write nothing.")
 def enqueue(

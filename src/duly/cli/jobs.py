@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli import show
-from duly.cli.command import BULK, Group, actor, complain, state
+from duly.cli.command import BULK, ID, Group, actor, complain, state
 from duly.cli.times import PAST, SPAN, before, relative, span, stamp
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from duly.jobs.survey import Bunch
 
 STATUSES = ("queued", "running", "succeeded", "failed", "cancelled")
-ID = click.IntRange(1, 2**63 - 1)
 #: How many jobs one call of a bulk act handles, between two steps of the progress bar.
 STEP = 1000
 
@@ -84,7 +83,7 @@ def job_dict(job: Job, now: datetime) -> dict[str, Any]:
 )
 @click.option("--below", type=ID, metavar="ID", help="The page behind: only ids below this one.")
 def list_(limit: int, below: int | None, **given: Any) -> None:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     asked = state()
     app = asked.open()
     wanted = _filter(app, given)
@@ -133,7 +132,10 @@ def _short_error(error: Any, width: int = 60) -> str:
 @click.argument("job", type=ID)
 @click.option("--tenant", help="Only if it is this tenant's.")
 def show_(job: int, tenant: str | None) -> None:
-    """One job in full: its input and output, failed attempts, children, and what the audit trail says."""
+    """Show one job in full.
+
+    Its input and output, the attempts that failed, its children, and what the audit trail says of it.
+    """
     from duly.audit.read import TrailFilter, find
 
     asked = state()
@@ -260,9 +262,9 @@ def cancel(ids: tuple[int, ...], children: bool, **given: Any) -> int:
 @_acts
 @click.option("--force", is_flag=True, help="Jobs that succeeded, too.")
 def replay(ids: tuple[int, ...], force: bool, **given: Any) -> int:
-    """Run ended jobs again, by id or by filter: same id, input and key, attempts from 0, due now.
+    """Run ended jobs again, by id or by filter.
 
-    Failed and cancelled ones; with --force also those that succeeded.
+    Same id, input and key, attempts from 0, due now. Failed and cancelled jobs; with --force also those that succeeded.
     """
     return _act("replay", ids, force=force, **given)
 
@@ -416,7 +418,10 @@ def _report(event: str, done: list[int], refused: dict[int, str]) -> int:
 @click.option("--dry-run", is_flag=True, help="Say how many, and remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help=f"Do not ask (more than {BULK} are asked for).")
 def prune(older_than: timedelta, status: Sequence[str], dry_run: bool, yes: bool) -> None:
-    """Remove ended jobs and their attempts. Keys are remembered, the audit trail stays."""
+    """Remove ended jobs and their attempts.
+
+    Keys are remembered, and the audit trail stays.
+    """
     from duly.jobs.job import Status
 
     asked = state()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli import show
-from duly.cli.command import Command, Group, actor, state
+from duly.cli.command import ID, Command, Group, actor, state
 from duly.cli.times import parse_span, relative, span, stamp
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def queues() -> None:
 
 @queues.command("list")
 def list_() -> None:
-    """Every queue: what waits, what runs, what governs it."""
+    """List queues: what waits, runs and governs them."""
     asked = state()
     app = asked.open()
     settings = app.queues.all()
@@ -119,7 +119,10 @@ def _tell(after: QueueSettings) -> None:
 @click.argument("name")
 @click.option("--reason", default="", help="Why, for those who look at it later.")
 def pause(name: str, reason: str) -> None:
-    """Stop claims on a queue. Running jobs go on; new ones are accepted and wait."""
+    """Stop claims on a queue.
+
+    Running jobs go on; new ones are accepted and wait.
+    """
     _tell(state().open().queues.pause(name, reason, actor()))
 
 
@@ -153,7 +156,10 @@ def limit(
     no_rate: bool,
     fair: bool | None,
 ) -> None:
-    """Set or take away what limits a queue. What is not named stays as it is."""
+    """Set or take away what limits a queue.
+
+    What is not named stays as it is.
+    """
     changes: dict[str, Any] = {}
     for field, value, none in (
         ("limit", limit, no_limit),
@@ -209,7 +215,7 @@ def gate(position: str | None, reason: str) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("job", type=click.IntRange(1, 2**63 - 1))
+@click.argument("job", type=ID)
 @click.option("--tenant", help="Only if it is this tenant's.")
 def why(job: int, tenant: str | None) -> None:
     """Say why a job does not run.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from duly.kernel.errors import InvalidArgument, UnsafeSession
 from duly.storage import sqlite
@@ -22,12 +21,13 @@ def borrowed(session: Any, *, asynchronous: bool) -> Connection:
     """
     if hasattr(session, "run_sync"):
         raise InvalidArgument("session", "is asynchronous.", "Use `await task.using(session=…).aenqueue(…)`.")
-    if isinstance(session, Session):
-        connection = session.connection()
-    elif isinstance(session, Connection):
+    if isinstance(session, Connection):
         connection = session
         if not connection.in_transaction():
             connection.begin()
+    elif hasattr(session, "get_bind") and hasattr(session, "begin_nested"):
+        # a Session or a scoped one; asked this way, the ORM need not be loaded by programs that do not use it
+        connection = session.connection()
     else:
         raise InvalidArgument(
             "session",

@@ -34,11 +34,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from duly.jobs import processes
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
 from duly.jobs.engine import Engine
@@ -55,6 +54,9 @@ from duly.kernel.outcome import Outcome, OutcomeKind
 #: Seconds for which jobs are started in one turn of the loop.
 SLICE = 0.005
 UNSTORABLE = {"type": "UnstorableOutcome", "message": "the database refused the outcome of this run"}
+if TYPE_CHECKING:
+    from duly.jobs.processes import Children
+
 #: Ends of runs that are told one by one, with how much they matter.
 _TOLD: Mapping[str, tuple[str, Level]] = {
     "retry": ("job_retry", "warning"),
@@ -113,7 +115,7 @@ class Worker:
         self._fused = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
-        self._children = processes.Children()
+        self._children: Children | None = None  # made for the first handler in a process
         self._dice = random.Random()  # noqa: S311
         self._stopped: asyncio.Event | None = None
         self._stop_now: asyncio.Event | None = None
@@ -178,7 +180,8 @@ class Worker:
             with contextlib.suppress(Exception):
                 await loop.run_in_executor(None, self.house.say_goodbye)
             self._threads.close()
-            self._children.close()
+            if self._children is not None:
+                self._children.close()
             if restore is not None:
                 restore()
             self.emitter.emit("worker_stopped", worker=self.name)
@@ -474,9 +477,15 @@ class Worker:
         self._end_soon(run, outcome)
 
     def _run_process(self, run: Run, task: Task[Any, Any]) -> None:
+        from duly.jobs import processes
+
         child = None
         try:
-            child = self._children.get()
+            with self._lock:
+                if self._children is None:
+                    self._children = processes.Children()
+                children = self._children
+            child = children.get()
             run.kill = child.kill
             if run.reason is not None:
                 child.kill()
@@ -495,7 +504,7 @@ class Worker:
         finally:
             run.kill = None
             if child is not None:
-                self._children.put(child)
+                children.put(child)
         self._end_soon(run, outcome)
 
     # ------------------------------------------------------------------ transactional handlers

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import psycopg
 from sqlalchemy import ColumnElement, Connection, Engine, QueuePool, exc, func, literal
@@ -26,9 +26,12 @@ from duly.clock import SystemClock
 from duly.kernel.clock import Clock
 from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
 from duly.settings import Settings
-from duly.storage import postgres, sqlite
+from duly.storage import sqlite
 from duly.storage.types import Instant
 from duly.storage.wake import Bell, Bells
+
+if TYPE_CHECKING:
+    from duly.storage.postgres import Listener
 
 T = TypeVar("T")
 Name = Literal["sqlite", "postgresql"]
@@ -74,6 +77,8 @@ class Database:
             self.auto = self.engine
         else:
             self.memory = False
+            from duly.storage import postgres  # the driver is loaded by those who use it
+
             self.engine = postgres.make_engine(self.url, pool_size=s.pool_size, prepare=self.prepares)
             self._reader = self.engine
             self.auto = self.engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -199,6 +204,8 @@ class Database:
                         self.url, synchronous=s.sqlite_synchronous, busy_timeout=s.busy_timeout
                     )
                 else:
+                    from duly.storage import postgres
+
                     self._async = postgres.make_async_engine(self.url, prepare=self.prepares)
             return self._async
 
@@ -208,6 +215,8 @@ class Database:
         """Take ``count`` ids of ``table`` at once, in ascending order."""
         if self.is_sqlite:
             return list(sqlite.next_ids(connection, table, count))
+        from duly.storage import postgres
+
         return postgres.next_ids(connection, table, count)
 
     def bell(self) -> Bell:
@@ -219,10 +228,12 @@ class Database:
             bell = Bell()
         return self.bells.add(bell)
 
-    def listener(self, failed: Callable[[BaseException], None]) -> postgres.Listener | None:
+    def listener(self, failed: Callable[[BaseException], None]) -> Listener | None:
         """The thread that hears other processes on PostgreSQL; None where there is none (SQLite, a pooler)."""
         if self.is_sqlite or not self.prepares:
             return None
+        from duly.storage import postgres
+
         return postgres.Listener(self.url, self.bells.ring, failed)
 
     # ------------------------------------------------------------------ end

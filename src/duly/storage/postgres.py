@@ -15,8 +15,7 @@ import psycopg
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, text
 from sqlalchemy.engine import URL
 
-#: The channel on which enqueueing transactions say that there is work. The payload is a queue's name, never data.
-CHANNEL = "duly_jobs"
+from duly.storage.wake import CHANNEL
 
 
 def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs: Any) -> Engine:

@@ -64,7 +64,7 @@ def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
             f"synchronous={synchronous}",
             "foreign_keys=ON",
             "temp_store=MEMORY",
-            "cache_size=-16000",
+            "cache_size=-8000",
         ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
@@ -102,6 +102,7 @@ def reader_engine(url: URL, busy_timeout: float) -> Engine:
     @event.listens_for(engine, "connect")
     def read_only(connection: Any, _record: object) -> None:
         connection.execute("PRAGMA query_only=ON")
+        connection.execute("PRAGMA cache_size=-2000")
 
     return engine
 

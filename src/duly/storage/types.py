@@ -13,8 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, Dialect, Integer, types
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import TIMESTAMP, BigInteger, Dialect, Integer, types
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
@@ -37,13 +36,11 @@ def from_micros(micros: int) -> datetime:
 class Instant(types.TypeDecorator[datetime]):
     """An aware instant, UTC in Python whatever the server's zone. A naive one is refused."""
 
-    impl = postgresql.TIMESTAMP(timezone=True)
+    impl = TIMESTAMP(timezone=True)
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> types.TypeEngine[Any]:
-        return dialect.type_descriptor(
-            BigInteger() if dialect.name == "sqlite" else postgresql.TIMESTAMP(timezone=True)
-        )
+        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else TIMESTAMP(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         if value is None:

@@ -10,6 +10,9 @@ import threading
 import weakref
 from collections.abc import Callable
 
+#: The channel on which enqueueing transactions of PostgreSQL say that there is work. The payload is a queue's name, never data.
+CHANNEL = "duly_jobs"
+
 
 class Bell:
     """One loop's wake-up. Rings are not counted: many rings before a wait are one wake-up."""

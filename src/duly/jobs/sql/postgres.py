@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
-from duly.storage.postgres import CHANNEL
+from duly.storage.wake import CHANNEL
 
 CLAIMED = (
     "id, tenant, queue, task, input::text, attempts, max_attempts, priority, run_at, created_at, "
