@@ -154,15 +154,24 @@ def test_a_reader_that_has_seen_enough_is_no_failure(run: Run, spawn: Callable[.
 
 
 def test_every_command_explains_itself(run: Run) -> None:
+    import click
+
     from duly.cli.main import cli
 
-    for name in cli.commands:
-        said = run(name, "--help")
+    def look(group: click.Group, *path: str) -> None:
+        said = run(*path, "--help")
         assert said.code == 0
-        assert "--json" in said.out
-    first = run("--help").out
-    assert all(f"\n  {name}" in first for name in cli.commands)
-    assert "..." not in first.partition("Commands:")[2]  # no summary is cut short
+        summaries = said.out.partition("Commands:")[2]
+        assert "..." not in summaries, summaries  # none is cut short
+        for name, command in group.commands.items():
+            assert f"\n  {name}" in summaries
+            if isinstance(command, click.Group):
+                look(command, *path, name)
+            else:
+                alone = run(*path, name, "--help")
+                assert (alone.code, "--json" in alone.out) == (0, True)
+
+    look(cli)
     assert run("--version").out == f"duly {duly.__version__}\n"
 
 
