@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -112,22 +112,38 @@ class Duly:
         new = self._by_name(name, input or {}, chosen)
         return (await self._aput([new], chosen))[0]
 
-    def enqueue_many(self, name: str, inputs: Iterable[Mapping[str, Any]], **options: Any) -> list[Enqueued]:
+    def enqueue_many(self, name: str, inputs: Iterable[Mapping[str, Any]], **options: Any) -> Sequence[Enqueued]:
         """Make many jobs of one task, all in one transaction, in order."""
         chosen = self._options(options)
-        return self._put([self._by_name(name, one, chosen) for one in inputs], chosen)
+        task = self.engine.tasks.get(name)
+        if task is not None:
+            return self.enqueue_tasks(task, inputs, chosen)
+        check_name(name, "task name")
+        return self._put_alike(
+            (self._plain(one) for one in inputs), self._new(name, "default", "{}", 0, None, chosen), chosen
+        )
 
     def enqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
         return self._put([self._of_task(task, arguments, options)], options)[0]
 
     def enqueue_tasks(
         self, task: Task[Any, Any], many: Iterable[Mapping[str, Any]], options: Options
-    ) -> list[Enqueued]:
+    ) -> Sequence[Enqueued]:
+        encode, limit = task.codec.encode, self.settings.max_payload
+        template = self._new(task.name, task.queue, "{}", task.priority, task.max_attempts, options)
+        return self._put_alike((encode(one, limit) for one in many), template, options)
+
+    def _put_alike(self, inputs: Iterable[str], template: NewJob, options: Options) -> Sequence[Enqueued]:
+        """Jobs that differ in their (encoded) inputs only."""
         if options.key is not None:
             raise InvalidArgument(
                 "key", "is given for many jobs.", "Enqueue them one by one, or give each its key with app.enqueue."
             )
-        return self._put([self._of_task(task, one, options) for one in many], options)
+        encoded = list(inputs)
+        if options.session is not None:
+            return self._put([dataclasses.replace(template, input=text) for text in encoded], options)
+        self.open()
+        return self.engine.maker.make_alike(template, encoded)
 
     async def aenqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
         return (await self._aput([self._of_task(task, arguments, options)], options))[0]
@@ -142,11 +158,14 @@ class Duly:
         if task is not None:
             return self._of_task(task, input, o)
         check_name(name, "task name")
+        return self._new(name, "default", self._plain(input), 0, None, o)
+
+    def _plain(self, input: Mapping[str, Any]) -> str:
         if not isinstance(input, Mapping):
             raise InvalidArgument(
                 "input", f"is of type {type(input).__name__}; it must be a mapping of argument names to values."
             )
-        return self._new(name, "default", encode_plain(dict(input), "input", self.settings.max_payload), 0, None, o)
+        return encode_plain(dict(input), "input", self.settings.max_payload)
 
     def _of_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], o: Options) -> NewJob:
         text = task.codec.encode(arguments, self.settings.max_payload)

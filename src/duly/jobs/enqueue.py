@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, bindparam, or_, select, text
 
-from duly.jobs.job import Enqueued, Job, Status
+from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status
 from duly.jobs.read import JobReader
 from duly.jobs.sql import postgres, sqlite
 from duly.jobs.tables import job_keys, queues
@@ -120,7 +120,32 @@ class JobMaker:
             return [Enqueued(self._insert_one(connection, new[0]), True)]
         return self._insert_many(connection, new, own=False)
 
+    def make_alike(self, template: NewJob, inputs: Sequence[str]) -> Sequence[Enqueued]:
+        """Many jobs without keys that differ in their input only, in one transaction of its own, in order."""
+        if not inputs:
+            return []
+        made = self.db.write(lambda c: self._insert_alike(c, template, inputs))
+        self.db.bells.ring()
+        return made
+
     # ------------------------------------------------------------------ statements
+
+    def _insert_alike(self, connection: Connection, template: NewJob, inputs: Sequence[str]) -> EnqueuedMany:
+        db, queue = self.db, template.queue
+        now = self.sql.sent(connection, db.stamp())
+        ids = db.next_ids(connection, "jobs", len(inputs))
+        run_at, due_at = _when(template, now)
+        fair = connection.execute(select(queues.c.fair).where(queues.c.name == queue)).scalar()
+        self.sql.insert_alike(connection, _row(template, None, run_at, due_at, now, bool(fair)), ids, inputs)
+        if template.concurrency_key is not None:
+            self._govern(connection, {queue})
+        if db.settings.notify:
+            self.sql.ring(connection, [queue])
+
+        def job(ident: int, at: int) -> Job:
+            return _job(replace(template, input=inputs[at]), ident, now, run_at, due_at)
+
+        return EnqueuedMany(ids, job)
 
     def _insert_one(self, connection: Connection, new: NewJob) -> Job:
         now = self.db.stamp()
@@ -157,11 +182,7 @@ class JobMaker:
                 out.append(owner)
                 continue
             run_at, due_at = _when(n, now)
-            rows.append({
-                "id": ident, "tenant": n.tenant, "queue": n.queue, "task": n.task, "priority": n.priority, "run_at": run_at, "due_at": due_at,
-                "input": n.input, "max_attempts": n.max_attempts, "key": n.key, "key_scope": n.scope if n.key is not None else None,
-                "concurrency_key": n.concurrency_key, "parent_id": n.parent_id, "meta": n.meta, "created_at": now, "fair": n.queue in fair,
-            })  # fmt: skip
+            rows.append(_row(n, ident, run_at, due_at, now, n.queue in fair))
             out.append(Enqueued(_job(n, ident, now, run_at, due_at), True))
         if rows:
             self.sql.insert_many(connection, rows, own)
@@ -245,6 +266,17 @@ class JobMaker:
                 ).bindparams(bindparam("now", type_=Instant)),
                 {"name": name, "now": self.db.clock.now()},
             )
+
+
+def _row(
+    new: NewJob, ident: int | None, run_at: datetime, due_at: datetime | None, now: datetime, fair: bool
+) -> dict[str, Any]:
+    """The columns of a job that is born."""
+    return {
+        "id": ident, "tenant": new.tenant, "queue": new.queue, "task": new.task, "priority": new.priority, "run_at": run_at, "due_at": due_at,
+        "input": new.input, "max_attempts": new.max_attempts, "key": new.key, "key_scope": new.scope if new.key is not None else None,
+        "concurrency_key": new.concurrency_key, "parent_id": new.parent_id, "meta": new.meta, "created_at": now, "fair": fair,
+    }  # fmt: skip
 
 
 def _when(new: NewJob, now: datetime) -> tuple[datetime, datetime | None]:

@@ -10,10 +10,11 @@ labels for people, derived by ``label``; nothing decides by them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from duly.kernel.lifecycle import Lifecycle, Move
 
@@ -157,6 +158,33 @@ class Enqueued(NamedTuple):
 
     job: Job
     created: bool
+
+
+class EnqueuedMany(Sequence[Enqueued]):
+    """The answers of a bulk enqueue, in order; each is made when it is looked at, so that a million cost nothing more."""
+
+    def __init__(self, ids: Sequence[int], make: Callable[[int, int], Job]) -> None:
+        #: The ids of the jobs, in the order of their inputs.
+        self.ids = ids
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Enqueued: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Enqueued]: ...
+
+    def __getitem__(self, at: int | slice) -> Enqueued | list[Enqueued]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self.ids)))]
+        ident = self.ids[at]
+        return Enqueued(self._make(ident, at), True)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.ids)} jobs enqueued>"
 
 
 @dataclass(frozen=True, slots=True)

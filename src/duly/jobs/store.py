@@ -237,11 +237,14 @@ class JobStore:
         ids: Sequence[int],
         status: Status,
         actor: str,
-        action: str,
+        action: str | None,
         level: str = "info",
         meta: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """End queued jobs: cancelled by an operator, or parents whose children have ended. Returns the ids it ended."""
+        """End queued jobs: cancelled by an operator, or parents whose children have ended. Returns the ids it ended.
+
+        ``action`` None: not audited.
+        """
         query = select(jobs.c.id, jobs.c.tenant, jobs.c.parent_id, jobs.c.key_scope).where(
             jobs.c.id.in_(ids), jobs.c.status == "queued"
         )
@@ -264,18 +267,11 @@ class JobStore:
             connection.execute(
                 delete(job_keys).where(job_keys.c.job_id.in_(freed), job_keys.c.scope.in_(("done", "start")))
             )
-        for r in rows:
-            record(
-                self.db,
-                connection,
-                actor=actor,
-                action=action,
-                entity="job",
-                entity_id=r.id,
-                tenant=r.tenant,
-                level=level,
-                meta=meta,
-            )
+        if action is not None:
+            for r in rows:
+                record(
+                    self.db, connection, actor=actor, action=action, entity="job", entity_id=r.id, tenant=r.tenant, level=level, meta=meta
+                )  # fmt: skip
         parents = {r.parent_id for r in rows if r.parent_id is not None}
         if parents:
             self.end_parents(connection, parents, actor)
@@ -284,13 +280,16 @@ class JobStore:
     def end_parents(self, connection: Connection, ids: Iterable[int], actor: str) -> None:
         """End waiting parents whose last child has ended.
 
-        The parent's row is locked before its children are counted. Of two transactions that end the last two children at
-        once, the second waits for the first and then, reading afresh, finds no child left: exactly one ends the parent.
+        A parent's row is locked before its children are counted, also while its handler still runs. Of two transactions that
+        end the last two children at once, or the last child and the handler, the second waits for the first and then, reading
+        afresh, finds no child left and a parent that waits: exactly one ends the parent.
         """
-        query = select(jobs.c.id, jobs.c.task, jobs.c.on_child_failure).where(
-            jobs.c.id.in_(set(ids)), jobs.c.waits_for_children
+        query = select(jobs.c.id, jobs.c.task, jobs.c.on_child_failure, jobs.c.waits_for_children).where(
+            jobs.c.id.in_(set(ids))
         )
         for parent in connection.execute(query.order_by(jobs.c.id).with_for_update()).all():
+            if not parent.waits_for_children:
+                continue
             if connection.execute(select(jobs.c.id).where(jobs.c.parent_id == parent.id).limit(1)).first() is not None:
                 continue
             bad = (
@@ -298,21 +297,14 @@ class JobStore:
                 .where(jobs_done.c.parent_id == parent.id, jobs_done.c.status != "succeeded")
                 .limit(1)
             )
-            failed = parent.on_child_failure == "fail" and connection.execute(bad).first() is not None
-            if failed:
-                connection.execute(
-                    update(jobs)
-                    .where(jobs.c.id == parent.id)
-                    .values(error={"type": "ChildFailed", "message": "a child of this job did not succeed"})
-                )
-            self.archive(
-                connection,
-                [parent.id],
-                Status.FAILED if failed else Status.SUCCEEDED,
-                actor,
-                "JOB_CHILD_FAILED" if failed else self.policy(parent.task).completed_action,
-                "error" if failed else "info",
-            )
+            if parent.on_child_failure == "fail" and connection.execute(bad).first() is not None:
+                error = {"type": "ChildFailed", "message": "a child of this job did not succeed"}
+                connection.execute(update(jobs).where(jobs.c.id == parent.id).values(error=error))
+                self.archive(connection, [parent.id], Status.FAILED, actor, "JOB_CHILD_FAILED", "error")
+            else:
+                policy = self.policy(parent.task)
+                action = policy.completed_action if policy.audit_success else None
+                self.archive(connection, [parent.id], Status.SUCCEEDED, actor, action)
 
     def sweep_parents(self, connection: Connection, actor: str, limit: int = 200) -> None:
         """Behind the counters: end waiting parents that have no live child. Finds nothing unless a crash came in between."""

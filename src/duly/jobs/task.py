@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
@@ -118,7 +118,7 @@ class Queueing(Protocol):
 
     def enqueue_tasks(
         self, task: Task[Any, Any], many: Iterable[Mapping[str, Any]], options: Options
-    ) -> list[Enqueued]: ...
+    ) -> Sequence[Enqueued]: ...
 
     async def aenqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued: ...
 
@@ -208,7 +208,7 @@ class Task(Generic[P, R]):
         """As ``enqueue``, for callers on an event loop."""
         return await self.using().aenqueue(*args, **kwargs)
 
-    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[Enqueued]:
+    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> Sequence[Enqueued]:
         """Make a job of each mapping of arguments, all in one transaction, in order."""
         return self.using().enqueue_many(many)
 
@@ -234,7 +234,7 @@ class Call(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         return await self._app().aenqueue_task(self.task, self.task.codec.bind(args, kwargs), self.options)
 
-    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[Enqueued]:
+    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> Sequence[Enqueued]:
         return self._app().enqueue_tasks(self.task, many, self.options)
 
     def _app(self) -> Queueing:

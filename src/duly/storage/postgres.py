@@ -64,7 +64,11 @@ def _readable(fd: int) -> bool:
 def next_ids(connection: Connection, table: str, count: int) -> list[int]:
     """Take ``count`` ids of ``table`` at once."""
     rows = connection.execute(
-        text(f"SELECT nextval(pg_get_serial_sequence('{table}', 'id')) FROM generate_series(1, :n)"), {"n": count}
+        text(
+            f"WITH s AS MATERIALIZED (SELECT CAST(pg_get_serial_sequence('{table}', 'id') AS regclass) AS name) "
+            "SELECT nextval(s.name) FROM s, generate_series(1, :n)"
+        ),
+        {"n": count},
     )
     return [row[0] for row in rows]
 

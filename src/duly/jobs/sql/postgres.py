@@ -232,6 +232,42 @@ def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: boo
     connection.execute(INSERT_MANY, {"rows": encoded.decode()})
 
 
+def insert_alike(connection: Connection, row: dict[str, Any], ids: Sequence[int], inputs: Sequence[str]) -> None:
+    """Insert jobs that share every column of ``row`` but id and input, as one COPY whose lines are made of ready parts."""
+    names = [name.strip() for name in _NEW.split(",")]
+    at = names.index("input")
+    shared = {
+        **row,
+        "status": "queued",
+        "run_at": row["run_at"].isoformat(),
+        "created_at": row["created_at"].isoformat(),
+    }
+    before = "\t".join(_copied(shared[name]) for name in names[:at])
+    after = "\t".join(_copied(shared[name]) for name in names[at + 1 :])
+    driver: Any = connection.connection.driver_connection
+    with driver.cursor().copy(_COPY) as copy:
+        for start in range(0, len(ids), 2000):
+            part = zip(ids[start : start + 2000], inputs[start : start + 2000], strict=True)
+            lines = [f"{ident}\t{before}\t{_escaped(text)}\t{after}\n" for ident, text in part]
+            copy.write("".join(lines))
+
+
+def _escaped(text: str) -> str:
+    """JSON text in COPY's text format: it holds no raw tab or newline, only backslashes need a second one."""
+    return text.replace("\\", "\\\\") if "\\" in text else text
+
+
+def _copied(value: Any) -> str:
+    """A value in COPY's text format."""
+    if value is None:
+        return "\\N"
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+
+
 def ring(connection: Connection, queues: Sequence[str]) -> None:
     """One NOTIFY per queue, sent when the transaction commits."""
     for queue in queues:

@@ -176,6 +176,28 @@ def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: boo
     connection.exec_driver_sql(INSERT_MANY, values)
 
 
+def insert_alike(connection: Connection, row: dict[str, Any], ids: Sequence[int], inputs: Sequence[str]) -> None:
+    """Insert jobs that share every column of ``row`` but id and input: two values travel per job."""
+    shared = [c for c in _COLUMNS if c not in ("id", "input")]
+    values = ", ".join(_literal(row[c]) for c in shared)
+    driver: Any = connection.connection.driver_connection
+    driver.executemany(
+        f"INSERT INTO jobs (id, input, status, {', '.join(shared)}) VALUES (?, ?, 'queued', {values})",
+        zip(ids, inputs, strict=True),
+    )
+
+
+def _literal(value: Any) -> str:
+    """A value as SQL text."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, datetime):
+        return str(to_micros(value))
+    if isinstance(value, bool | int):
+        return str(int(value))
+    return "'" + str(value).replace("'", "''") + "'"
+
+
 def ring(connection: Connection, queues: Sequence[str]) -> None:
     """Nothing to do: other processes watch the file, this one's bells are rung after the commit."""
 
