@@ -105,7 +105,7 @@ class Database:
     @property
     def shown_url(self) -> str:
         """The URL without its password, for people."""
-        return self.url.render_as_string(hide_password=True)
+        return shown(self.url)
 
     # ------------------------------------------------------------------ time
 
@@ -270,9 +270,10 @@ def parse_url(text: str) -> URL:
     """A database URL. Raises InvalidArgument for what Duly cannot use."""
     try:
         url = make_url(text)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):  # ValueError: a port that is no number
+        # what was written is not repeated: it may hold a password in a place where nobody can tell
         raise InvalidArgument(
-            "database_url", f"{text!r} is not a URL.", "Write sqlite:///file.db or postgresql://user@host/name."
+            "database_url", "is not a URL.", "Write sqlite:///file.db or postgresql://user@host/name."
         ) from None
     backend = url.get_backend_name()
     if backend == "postgres":
@@ -281,3 +282,9 @@ def parse_url(text: str) -> URL:
     if backend not in ("sqlite", "postgresql"):
         raise InvalidArgument("database_url", f"{backend} is not supported.", "Use SQLite or PostgreSQL.")
     return url
+
+
+def shown(url: URL) -> str:
+    """A URL without its passwords, for people: the one before the host, and those that libpq takes as parameters."""
+    hidden = {name: "---" for name in ("password", "sslpassword") if name in url.query}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
