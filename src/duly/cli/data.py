@@ -81,13 +81,13 @@ def doctor(settings: bool) -> int:
 
 
 def _settings(settings: Settings) -> None:
-    from duly.storage.database import parse_url
+    from duly.storage.database import parse_url, shown
 
     rows = []
     for entry in type(settings).describe():
         value = getattr(settings, entry["name"])
         if entry["name"] == "database_url":
-            value = parse_url(value).render_as_string(hide_password=True)
+            value = shown(parse_url(value))
         source = "environment" if entry["variable"] in os.environ else "default"
         if source == "default" and value != entry["default"]:
             source = "application"

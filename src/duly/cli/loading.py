@@ -168,12 +168,12 @@ def _names(module: ModuleType, kind: type) -> list[str]:
 
 def _agree(app: Duly, target: str, database_url: str) -> None:
     """Refuse to work on another database than the one asked for."""
-    from duly.storage.database import parse_url
+    from duly.storage.database import parse_url, shown
 
     if _absolute(app.db.url) != _absolute(parse_url(database_url)):
         raise InvalidArgument(
             "database_url",
-            f"asks for {parse_url(database_url).render_as_string()}, but {target} names {app.db.shown_url} itself.",
+            f"asks for {shown(parse_url(database_url))}, but {target} names {app.db.shown_url} itself.",
             "Write Duly() there without a URL, and the command line and DULY_DATABASE_URL decide.",
         )
 

@@ -43,10 +43,11 @@ def _plain(value: Any) -> Any:
 
 
 def pretty(value: Any) -> str:
-    """JSON for people to read, as part of a page."""
-    import orjson
+    """JSON for people to read, as part of a page: on one line when it is short."""
+    import json
 
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    short = json.dumps(value, default=_plain, ensure_ascii=False)
+    return short if len(short) <= 80 else json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
 
 
 @dataclass(frozen=True, slots=True)

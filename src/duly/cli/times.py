@@ -114,10 +114,10 @@ def stamp(instant: datetime | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """A span in words, two significant figures at most: ``12 ms``, ``4.1 s``, ``35 s``, ``12 min``, ``3 h``, ``9 d``."""
+    """A span in words, two significant figures at most: ``0.4 ms``, ``12 ms``, ``4.1 s``, ``35 s``, ``12 min``, ``3 h``, ``9 d``."""
     seconds = abs(seconds)
     if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.{1 if 0 < seconds < 0.00995 else 0}f} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
