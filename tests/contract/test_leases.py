@@ -8,6 +8,9 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from contract.hands import (
     AT_ONCE,
@@ -25,11 +28,11 @@ from contract.hands import (
     wait_until,
     working,
 )
-from duly import Duly, Status
+from duly import Context, Duly, Status
 from duly.jobs.settle import settle
 from duly.kernel.events import Event
 from duly.kernel.outcome import Outcome
-from duly.testing import ManualClock
+from duly.testing import ManualClock, drain
 
 
 @pytest.fixture
@@ -293,6 +296,26 @@ def test_a_settlement_waits_for_a_rescue_that_was_quicker_and_changes_nothing(
         wait_until(lambda: late.is_waiting(pg))
     assert late.result() is False
     assert (pg.jobs.get(job.id).status, actions(pg, job.id)) == (Status.QUEUED, [])
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_effects_in_a_session_are_rolled_back_when_the_lease_is_lost_before_the_commit(
+    pg: Duly, kind: str
+) -> None:  # B026
+    def plain(session: Session, me: Context) -> None:
+        session.execute(text("CREATE TABLE mine (id integer)"))
+        run_sql(pg, "UPDATE jobs SET lease_token = 1 WHERE id = :id", id=me.job.id)
+
+    async def coroutine(session: AsyncSession, me: Context) -> None:
+        await session.execute(text("CREATE TABLE mine (id integer)"))
+        await pg.db.arun(run_sql, pg, f"UPDATE jobs SET lease_token = 1 WHERE id = {me.job.id}")
+
+    pg.task("X")(plain if kind == "plain" else coroutine)
+    job = pg.enqueue("X").job
+    tally = drain(pg)
+    assert (tally.lost, tally.succeeded) == (1, 0)
+    assert rows(pg, "SELECT to_regclass('mine')") == [(None,)]
+    assert (pg.jobs.get(job.id).status, actions(pg, job.id)) == (Status.RUNNING, [])
 
 
 def test_a_healthy_long_job_is_run_once_beside_other_workers(db_url: str) -> None:  # B028
