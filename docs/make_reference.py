@@ -34,7 +34,7 @@ MEANINGS = {
     "job_retry": "A run failed and will be tried again after `wait` seconds.",
     "job_failed": "A job ended as failed: its attempts are used up, or trying again would not help.",
     "job_cancelled": "A running job ended as cancelled.",
-    "job_rescued": "A job was taken from a worker that had stopped renewing its lease; `outcome` says what became of it.",
+    "jobs_rescued": "Jobs were taken from workers that had stopped renewing their leases; `ended` names those that had no attempt left.",
     "lease_lost": "A run ended after its lease was lost: another worker has the job, and nothing of this run was written.",
     "settle_failed": "The database did not take a batch of settlements. They are kept and written again.",
     "settlement_refused": "The database refuses the outcome of one job; it is stored without its output.",

@@ -12,7 +12,7 @@ from duly._version import __version__
 if TYPE_CHECKING:
     from duly.app import Duly
     from duly.jobs.job import Enqueued, Job, Status
-    from duly.jobs.run import Context
+    from duly.jobs.run import INJECT, Context
     from duly.jobs.task import Task
     from duly.jobs.worker import Worker
     from duly.kernel.backoff import Backoff
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "INJECT",
     "Backoff",
     "Cancel",
     "Context",

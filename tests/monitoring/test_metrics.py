@@ -83,7 +83,7 @@ def test_the_wait_of_claimed_jobs_is_measured() -> None:
 def test_trouble_is_counted() -> None:
     metrics = Metrics()
     for name, facts in (
-        ("lease_lost", {}), ("job_rescued", {"job": 1}), ("job_rescued", {"job": 2}), ("loop_failed", {"loop": "claim"}),
+        ("lease_lost", {}), ("jobs_rescued", {"count": 2, "jobs": [1, 2]}), ("loop_failed", {"loop": "claim"}),
         ("loop_failed", {"loop": "claim"}), ("settle_failed", {"jobs": 3}), ("duty_failed", {"duty": "seal"}), ("unknown", {}),
     ):  # fmt: skip
         metrics(Event(name, "warning", facts))

@@ -5,29 +5,34 @@ of all that together with the hash before it. So a changed row, a removed row, a
 are each found and named. What is not sealed yet (the last seconds) is not protected yet.
 
 Ids are given out before transactions commit, so a row with a smaller id can appear after a larger one was sealed (the
-trap of case B043). A seal therefore notes the gaps in its range; rows that turn up in a gap within an hour are taken
-into the next seal.
+trap of case B043). A seal therefore notes the gaps that are open as it is made: those in its own range, and those of the
+seal before that nobody has filled yet. A row that turns up in a gap within an hour is taken into the next seal.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, func, insert, select, text
 
 from duly.audit.tables import audit_log, audit_seals
 from duly.storage.database import Database
+from duly.storage.types import to_micros
 
 #: How long a gap is watched for rows that commit late.
 LATE = timedelta(hours=1)
+#: The most gaps that are watched: two busy workers leave hundreds for a moment, rollbacks one each for an hour.
+MOST_GAPS = 10_000
 _ENTRY = 24  # 8 bytes of id, 16 of digest
 _START = b"\x00" * 32
-#: More than this many missing ids in a row are kept as gaps just the same; gaps are ranges.
-Gap = tuple[int, int]
+#: A range of ids that was not there: first, last, and when that was noted (microseconds since 1970).
+Gap = tuple[int, int, int]
 
 
 def digest(body: str) -> bytes:
@@ -50,14 +55,17 @@ def bodies(connection: Connection, where: str) -> list[tuple[int, str]]:
     return rows
 
 
-def link(previous: bytes, first_id: int, last_id: int, entries: bytes) -> bytes:
-    """The hash of one seal."""
-    return hashlib.sha256(previous + first_id.to_bytes(8, "big") + last_id.to_bytes(8, "big") + entries).digest()
+def link(
+    previous: bytes, first_id: int, last_id: int, sealed_at: datetime, gaps: Sequence[Gap], entries: bytes
+) -> bytes:
+    """The hash of one seal, over everything that stands in it."""
+    head = orjson.dumps([first_id, last_id, to_micros(sealed_at), gaps])
+    return hashlib.sha256(previous + head + entries).digest()
 
 
-def gaps_between(first_id: int, last_id: int, present: list[int]) -> list[Gap]:
+def gaps_between(first_id: int, last_id: int, present: Sequence[int]) -> list[tuple[int, int]]:
     """The ranges of ids in [first_id, last_id] that are not in ``present`` (ascending)."""
-    out: list[Gap] = []
+    out: list[tuple[int, int]] = []
     expected = first_id
     for ident in present:
         if ident > expected:
@@ -65,6 +73,16 @@ def gaps_between(first_id: int, last_id: int, present: list[int]) -> list[Gap]:
         expected = max(expected, ident + 1)
     if expected <= last_id:
         out.append((expected, last_id))
+    return out
+
+
+def still_open(gaps: Sequence[Gap], filled: Sequence[int], since: int) -> list[Gap]:
+    """What is left of gaps noted after ``since`` (microseconds) now that the ids ``filled`` (ascending) are there."""
+    out: list[Gap] = []
+    for first, last, noted in gaps:
+        if noted > since:
+            inside = filled[bisect_left(filled, first) : bisect_right(filled, last)]
+            out += [(a, b, noted) for a, b in gaps_between(first, last, inside)]
     return out
 
 
@@ -76,20 +94,16 @@ class Sealer:
 
     def seal(self, limit: int = 5000) -> int:
         """Seal up to ``limit`` rows. Returns how many; 0 when there is nothing new or another process is sealing."""
-        newest, last = self.db.read(lambda c: (c.execute(select(func.max(audit_log.c.id))).scalar(), self._last(c)))
-        if newest is None or (last is not None and newest <= last.last_id and not self._open_gaps_exist()):
-            return 0
-        return self.db.write(lambda c: self._seal(c, limit))
 
-    def _open_gaps_exist(self) -> bool:
-        return self.db.read(lambda c: bool(self._open_gaps(c)))
+        def anything(connection: Connection) -> bool:
+            newest = connection.execute(select(func.max(audit_log.c.id))).scalar()
+            last = self._last(connection)
+            return newest is not None and (last is None or newest > last.last_id or bool(self._late(connection, last)))
+
+        return self.db.write(lambda c: self._seal(c, limit)) if self.db.read(anything) else 0
 
     def _last(self, connection: Connection) -> Any:
         return connection.execute(select(audit_seals).order_by(audit_seals.c.id.desc()).limit(1)).first()
-
-    def _open_gaps(self, connection: Connection) -> list[Gap]:
-        recent = select(audit_seals.c.gaps).where(audit_seals.c.sealed_at > self.db.clock.now() - LATE)
-        return [(a, b) for (gaps,) in connection.execute(recent) for a, b in gaps]
 
     def _seal(self, connection: Connection, limit: int) -> int:
         if not self.db.is_sqlite:
@@ -97,37 +111,33 @@ class Sealer:
             if not locked:
                 return 0
         last = self._last(connection)
-        above, previous = (last.last_id, last.hash) if last is not None else (0, _START)
+        above, previous, gaps = (last.last_id, last.hash, last.gaps) if last is not None else (0, _START, [])
         rows = bodies(connection, f"id > {above} ORDER BY id LIMIT {int(limit)}")
-        late = self._late(connection, above)
+        late = self._late(connection, last)
         if not rows and not late:
             return 0
-        top = rows[-1][0] if rows else above
-        first = above + 1
+        now = self.db.clock.now()
+        first, top = above + 1, rows[-1][0] if rows else above
+        fresh = [(a, b, to_micros(now)) for a, b in gaps_between(first, top, [ident for ident, _ in rows])]
+        gaps = [*still_open(gaps, [ident for ident, _ in late], to_micros(now - LATE)), *fresh][-MOST_GAPS:]
         covered = sorted([*late, *rows])
         entries = b"".join(ident.to_bytes(8, "big") + digest(body) for ident, body in covered)
         connection.execute(
             insert(audit_seals).values(
-                sealed_at=self.db.clock.now(), first_id=first, last_id=top, rows=len(covered), entries=entries,
-                gaps=gaps_between(first, top, [ident for ident, _ in rows]), previous=previous, hash=link(previous, first, top, entries),
+                sealed_at=now, first_id=first, last_id=top, rows=len(covered), entries=entries, gaps=gaps, previous=previous,
+                hash=link(previous, first, top, now, gaps, entries),
             )
         )  # fmt: skip
         return len(covered)
 
-    def _late(self, connection: Connection, above: int) -> list[tuple[int, str]]:
-        """Rows that turned up in the gaps of recent seals and are in none of them yet."""
-        gaps = self._open_gaps(connection)
-        if not gaps:
-            return []
-        inside = " OR ".join(f"id BETWEEN {int(a)} AND {int(b)}" for a, b in gaps[-500:])
-        rows = bodies(connection, f"id <= {above} AND ({inside}) ORDER BY id")
-        if not rows:
-            return []
-        known: set[int] = set()
-        recent = select(audit_seals.c.entries).where(audit_seals.c.sealed_at > self.db.clock.now() - LATE)
-        for (entries,) in connection.execute(recent):
-            known.update(ident for ident, _ in unpack(entries))
-        return [row for row in rows if row[0] not in known]
+    def _late(self, connection: Connection, last: Any) -> list[tuple[int, str]]:
+        """Rows that turned up in gaps of the last seal, in order of id. What stands in an open gap is in no seal yet."""
+        gaps = still_open(last.gaps, (), to_micros(self.db.clock.now() - LATE)) if last is not None else []
+        out: list[tuple[int, str]] = []
+        for start in range(0, len(gaps), 400):
+            inside = " OR ".join(f"id BETWEEN {int(a)} AND {int(b)}" for a, b, _ in gaps[start : start + 400])
+            out += bodies(connection, inside)
+        return sorted(out)
 
 
 def unpack(entries: bytes) -> list[tuple[int, bytes]]:
@@ -170,7 +180,7 @@ def _verify(db: Database, connection: Connection, progress: Callable[[int], None
         seal = connection.execute(select(audit_seals).where(audit_seals.c.id == seal_id)).one()
         if seal.previous != previous or seal.first_id != above + 1:
             return broken(f"seal {seal_id} does not follow the seal before it: a seal was removed or changed", seal_id)
-        if link(previous, seal.first_id, seal.last_id, seal.entries) != seal.hash:
+        if link(previous, seal.first_id, seal.last_id, seal.sealed_at, seal.gaps, seal.entries) != seal.hash:
             return broken(f"seal {seal_id} was changed", seal_id)
         entries = dict(unpack(seal.entries))
         if len(entries) != seal.rows:
@@ -193,7 +203,9 @@ def _verify(db: Database, connection: Connection, progress: Callable[[int], None
             progress(rows_ok)
     if strangers:
         old = db.clock.now() - LATE
-        sealed_at = dict(connection.execute(select(audit_seals.c.id, audit_seals.c.sealed_at)).tuples().all())
+        sealed_at = {
+            row.id: row.sealed_at for row in connection.execute(select(audit_seals.c.id, audit_seals.c.sealed_at))
+        }
         for ident, seal_id in sorted(strangers.items()):
             if sealed_at[seal_id] < old:
                 return broken(f"audit row {ident} was slipped in behind seal {seal_id}", seal_id, ident)

@@ -41,10 +41,10 @@ audit_seals = Table(
     Column("rows", Integer, nullable=False),
     #: For each row: its id (8 bytes, big endian) and the first 16 bytes of the SHA-256 of its canonical text.
     Column("entries", LargeBinary, nullable=False),
-    #: Ids inside the range that were not visible at sealing time: rolled back, or not committed yet (then sealed later).
+    #: Ranges of ids that are missing as this seal is made: rolled back, or not committed yet (then sealed later).
     Column("gaps", Json, nullable=False),
     Column("previous", LargeBinary, nullable=False),
-    #: SHA-256 over ``previous``, the range and ``entries``.
+    #: SHA-256 over everything else in this row.
     Column("hash", LargeBinary, nullable=False),
     sqlite_autoincrement=True,
 )

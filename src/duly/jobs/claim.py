@@ -28,6 +28,8 @@ class Lane:
     running: int = 0
     #: Claimed and not started yet: (run, monotonic instant of the claim).
     buffer: deque[tuple[Any, float]] = field(default_factory=deque)
+    #: Claimed, and on the way from the claim thread to the loop.
+    transit: int = 0
     #: Claimed and not settled yet.
     outstanding: int = 0
     #: Jobs are being started at this moment.
@@ -65,7 +67,7 @@ class Lane:
 
     def room(self) -> int:
         """How many jobs to ask for now; 0 while it is not worth asking."""
-        waiting = self.running + len(self.buffer)
+        waiting = self.running + len(self.buffer) + self.transit
         free = self.concurrency - waiting
         depth = self._depth()
         # a long line of unsettled jobs means that storage is behind: more claims would not help

@@ -90,9 +90,6 @@ class JobMaker:
         self.sql: Any = sqlite if db.is_sqlite else postgres
         self._take = _take_keys(db.is_sqlite)
         self._find = _find_keys(db.is_sqlite)
-        self._one = self.sql.INSERT_ONE
-        if db.is_sqlite:
-            self._one = self._one.bindparams(*(bindparam(n, type_=Instant) for n in ("run_at", "due_at", "now")))
 
     # ------------------------------------------------------------------ doors
 
@@ -100,7 +97,7 @@ class JobMaker:
         """One job in a transaction of its own."""
         if new.key is None:
             # no key, one statement
-            made = Enqueued(self.db.once(lambda c: self._insert_one(c, new)), True)
+            made = Enqueued(self.db.once(lambda c: self._insert_one(c, new, own=True)), True)
         else:
             made = self.db.write(lambda c: self._insert_many(c, [new], own=True))[0]
         self.db.bells.ring()
@@ -117,7 +114,7 @@ class JobMaker:
     def make_in(self, connection: Connection, new: Sequence[NewJob]) -> list[Enqueued]:
         """Jobs in the caller's transaction: they exist when, and only when, it commits."""
         if len(new) == 1 and new[0].key is None:
-            return [Enqueued(self._insert_one(connection, new[0]), True)]
+            return [Enqueued(self._insert_one(connection, new[0], own=False), True)]
         return self._insert_many(connection, new, own=False)
 
     def make_alike(self, template: NewJob, inputs: Sequence[str]) -> Sequence[Enqueued]:
@@ -147,7 +144,7 @@ class JobMaker:
 
         return EnqueuedMany(ids, job)
 
-    def _insert_one(self, connection: Connection, new: NewJob) -> Job:
+    def _insert_one(self, connection: Connection, new: NewJob, own: bool) -> Job:
         now = self.db.stamp()
         parameters: dict[str, Any] = {
             "tenant": new.tenant, "queue": new.queue, "task": new.task, "priority": new.priority, "input": new.input,
@@ -156,14 +153,15 @@ class JobMaker:
         if self.db.is_sqlite:
             assert now is not None
             run_at, due_at = _when(new, now)
-            created_at = now
             parameters |= {"run_at": run_at, "due_at": due_at}
-            ident = connection.execute(self._one, parameters).scalar_one()
         else:
             parameters |= {"run_at": new.run_at, "delay": new.delay, "notify": self.db.settings.notify}
-            ident, run_at, due_at, created_at, _ = connection.execute(self._one, parameters).one()
-            run_at, created_at = run_at.astimezone(UTC), created_at.astimezone(UTC)
-            due_at = due_at and due_at.astimezone(UTC)
+        ident, run_at, due_at, created_at = self.sql.insert_one(connection, parameters, own, self.db.prepares)
+        run_at, created_at, due_at = (
+            run_at.astimezone(UTC),
+            created_at.astimezone(UTC),
+            due_at and due_at.astimezone(UTC),
+        )
         if new.concurrency_key is not None:
             self._govern(connection, {new.queue})
         return _job(new, ident, created_at, run_at, due_at)

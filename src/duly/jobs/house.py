@@ -139,8 +139,10 @@ class Housekeeper:
         """Take jobs whose lease has lapsed from whoever held them."""
         at = self.engine.clock.now().isoformat()
         rescued = self.db.write(lambda c: self.engine.store.rescue(c, at, self.worker.name))
-        for s in rescued:
-            self.emitter.emit("job_rescued", "warning", job=s.id, outcome=s.event)
+        for start in range(0, len(rescued), 100):
+            part = rescued[start : start + 100]
+            ended = [s.id for s in part if s.event != "rescue"]
+            self.emitter.emit("jobs_rescued", "warning", count=len(part), jobs=[s.id for s in part], ended=ended)
         if rescued:
             self.db.bells.ring()
 

@@ -40,6 +40,18 @@ MAX_ERROR = 4_000
 NOTHING = Outcome(OutcomeKind.SUCCEEDED, "{}")
 
 
+class _Injected:
+    """What stands in for a value that the worker supplies."""
+
+    def __repr__(self) -> str:
+        return "INJECT"
+
+
+#: The default of a parameter that the worker fills in: ``def send(to: str, context: Context = INJECT)``. With it, type
+#: checkers do not ask for the parameter where the job is enqueued.
+INJECT: Any = _Injected()
+
+
 class Context:
     """What a handler may know and say about its own run. Ask for it with a parameter annotated ``Context``.
 

@@ -360,6 +360,7 @@ class Worker:
             for run in runs:
                 self._held[run.claimed.id] = run
                 run.lane.outstanding += 1
+                run.lane.transit += 1
             self.tally.claimed += len(rows)
         if self.emitter.active:
             self.emitter.emit(
@@ -398,6 +399,9 @@ class Worker:
             lane = run.lane
             lane.buffer.append((run, run.claimed_mono))
             touched[lane.name] = lane
+        with self._lock:
+            for run in runs:
+                run.lane.transit -= 1
         for lane in touched.values():
             self._pump(lane)
 

@@ -123,8 +123,8 @@ class Metrics(Collector):
     def _on_lost(self, _facts: Any) -> None:
         self._lost += 1
 
-    def _on_rescued(self, _facts: Any) -> None:
-        self._rescued += 1
+    def _on_rescued(self, facts: Any) -> None:
+        self._rescued += int(facts["count"])
 
     def _on_failure(self, facts: Any) -> None:
         # a settlement that the database refuses is tried again inside its loop, a duty inside housekeeping
@@ -173,7 +173,7 @@ _HEARD = {
     "jobs_settled": Metrics._on_settled,
     "jobs_claimed": Metrics._on_claimed,
     "lease_lost": Metrics._on_lost,
-    "job_rescued": Metrics._on_rescued,
+    "jobs_rescued": Metrics._on_rescued,
     "loop_failed": Metrics._on_failure,
     "settle_failed": Metrics._on_failure,
     "duty_failed": Metrics._on_failure,

@@ -12,6 +12,7 @@ status, which would offer it an index on the wrong column (a row with a token is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -91,6 +92,8 @@ WITH n AS (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now),
        RETURNING id, run_at, due_at, created_at)
 SELECT i.id, i.run_at, i.due_at, i.created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END FROM i
 """)
+#: The same for our own connections, where it goes to the driver directly: a single enqueue is a commit and little else.
+_INSERT_ONE = re.sub(r"(?<!:):(\w+)", r"%(\1)s", INSERT_ONE.text)
 INSERT_MANY = text(f"""
 INSERT INTO jobs (id, {_NEW})
 SELECT r.id, r.tenant, r.queue, r.task, 'queued', r.priority, r.run_at, r.due_at, r.input, r.max_attempts, r.key, r.key_scope,
@@ -195,6 +198,13 @@ def _numbers(values: list[int]) -> str:
 def _texts(values: Sequence[str | None]) -> str:
     """An array literal of texts without control characters (JSON documents and names): JSON's quoting is the array's own then."""
     return "{" + orjson.dumps(values)[1:-1].decode() + "}"
+
+
+def insert_one(connection: Connection, parameters: dict[str, Any], own: bool, prepare: bool = True) -> Any:
+    """Insert one job without a key. Returns (id, run_at, due_at, created_at). ``own``: the connection is ours (psycopg)."""
+    if own:
+        return _rows(connection, _INSERT_ONE, parameters, prepare)[0][:4]
+    return connection.execute(INSERT_ONE, parameters).one()[:4]
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
@@ -55,12 +55,12 @@ SELECT :now, j.tenant, :actor, json_extract(r.value, '$[3]'), json_extract(r.val
 HELD = f"SELECT json_group_array(id) FROM jobs WHERE {_HELD_ROWS}"
 REMOVE = f"DELETE FROM jobs WHERE {_HELD_ROWS}"
 
-INSERT_ONE = text("""
+INSERT_ONE = """
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, due_at, input, max_attempts, concurrency_key, parent_id, meta, created_at, fair)
 VALUES (:tenant, :queue, :task, 'queued', :priority, :run_at, :due_at, :input, :max_attempts, :concurrency_key, :parent_id, :meta, :now,
         coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false))
 RETURNING id
-""")
+"""
 _COLUMNS = (
     "id",
     "tenant",
@@ -167,6 +167,13 @@ def finish(
     held = [s.id for s in batch] if archived == len(batch) else _list(connection, HELD, parameters)
     _run(connection, REMOVE, parameters)
     return held
+
+
+def insert_one(connection: Connection, parameters: dict[str, Any], own: bool, prepare: bool = True) -> Any:
+    """Insert one job without a key, its instants given. Returns (id, run_at, due_at, created_at)."""
+    stored = {n: to_micros(v) if isinstance(v, datetime) else v for n, v in parameters.items()}
+    ident = _run(connection, INSERT_ONE, stored).fetchone()[0]
+    return ident, parameters["run_at"], parameters["due_at"], parameters["now"]
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:

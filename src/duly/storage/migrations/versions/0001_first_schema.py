@@ -286,6 +286,10 @@ def upgrade() -> None:
             "CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE ON audit_log "
             "FOR EACH ROW EXECUTE FUNCTION duly_append_only()"
         )
+        op.execute(
+            "CREATE TRIGGER audit_log_no_truncate BEFORE TRUNCATE ON audit_log "
+            "FOR EACH STATEMENT EXECUTE FUNCTION duly_append_only()"
+        )
 
 
 #: The columns of the view, the same for live and ended jobs.
