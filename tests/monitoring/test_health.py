@@ -157,8 +157,8 @@ def test_behind_a_pooler_that_is_declared_all_is_well() -> None:
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
-server:/home /home nfs4 rw 0 0
-tmpfs /home/ada/my\\040files tmpfs rw 0 0
+server:/export /shared nfs4 rw 0 0
+tmpfs /shared/ada/my\\040files tmpfs rw 0 0
 broken
 """
 
@@ -167,10 +167,10 @@ broken
     ("folder", "kind"),
     [
         ("/var/lib", "ext4"),
-        ("/home", "nfs4"),
-        ("/home/bob", "nfs4"),
-        ("/homes", "ext4"),
-        ("/home/ada/my files/x", "tmpfs"),
+        ("/shared", "nfs4"),
+        ("/shared/bob", "nfs4"),
+        ("/shareds", "ext4"),
+        ("/shared/ada/my files/x", "tmpfs"),
     ],
 )
 def test_the_file_system_of_a_folder_is_that_of_the_nearest_mount(folder: str, kind: str) -> None:
