@@ -11,30 +11,37 @@
     drain(app)                          # runs what became due meanwhile
 
 ``drain`` is a worker that is moved by hand: the same claims, codec, settlements and fences, one job after the other and
-without threads that act by themselves. It needs no pytest.
+without threads that act by themselves. ``sandbox`` gives an application that is defined in a module another database and
+clock for the length of a test. None of this needs pytest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from duly.app import Duly
+from duly.jobs.engine import Engine
 from duly.jobs.job import Job, Status
 from duly.jobs.read import JobFilter
 from duly.jobs.run import Run
 from duly.jobs.task import Task
 from duly.jobs.worker import Tally, Worker
+from duly.kernel.clock import Clock
 from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, UsageError
 from duly.kernel.outcome import Outcome
+from duly.settings import Settings
+from duly.storage.database import Database
 
-__all__ = ["ManualClock", "Tally", "adrain", "assert_enqueued", "drain", "enqueued"]
+__all__ = ["ManualClock", "Tally", "adrain", "assert_enqueued", "drain", "enqueued", "sandbox"]
 
 
 class ManualClock:
@@ -87,6 +94,35 @@ def _aware(instant: datetime, field: str) -> datetime:
     if instant.tzinfo is None:
         raise InvalidArgument(field, "is a naive datetime.", "Give it a time zone.")
     return instant.astimezone(UTC)
+
+
+# --- Another database, for a while -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def sandbox(
+    app: Duly, database_url: str | None = None, *, clock: Clock | None = None, **settings: Any
+) -> Iterator[Duly]:
+    """Let ``app`` work on another database inside the block. Its tasks and listeners stay, and so does every name of it.
+
+    ``database_url``: an SQLite file, or a PostgreSQL database that was migrated; without one, a new SQLite file that goes
+    with the block. ``clock``: a ManualClock; without one, the machine's. ``settings``: as for ``Duly``; those that are not
+    named keep the app's values. One sandbox of an app at a time: it is the app itself that is moved.
+    """
+    with contextlib.ExitStack() as stack:
+        if database_url is None:
+            database_url = f"sqlite:///{stack.enter_context(tempfile.TemporaryDirectory(prefix='duly-'))}/duly.db"
+        before = app.settings, app.db, app.engine, app._checked
+        there = Settings.load(**{**asdict(app.settings), **settings, "database_url": database_url})
+        db = Database(there, clock)
+        stack.callback(db.close)
+        engine = Engine(db, app.events)
+        engine.tasks = app.engine.tasks
+        app.settings, app.db, app.engine, app._checked = there, db, engine, False
+        try:
+            yield app
+        finally:
+            app.settings, app.db, app.engine, app._checked = before
 
 
 # --- Running what is ready ---------------------------------------------------------------------------------------------
