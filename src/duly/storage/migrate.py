@@ -9,6 +9,7 @@ itself when it is opened; a PostgreSQL is migrated by ``duly migrate``, once, be
 from __future__ import annotations
 
 import io
+import threading
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from duly.settings import Settings
 from duly.storage.database import Database
 from duly.storage.schema import metadata
 
+#: Alembic keeps the migration that is running in a global of its module: one at a time in a program.
+_alembic = threading.Lock()
 VERSION_TABLE = "duly_version"
 #: The revision this code was written for. A test holds it against the newest migration.
 HEAD = "0001"
@@ -73,7 +76,10 @@ def check(connection: Connection, where: str) -> None:
 
 
 def migrate(db: Database) -> tuple[str | None, str]:
-    """Bring the database to HEAD. Returns (revision before, revision after). Safe to run from several places at once."""
+    """Bring the database to HEAD. Returns (revision before, revision after). Safe to run from several places at once.
+
+    Raises SchemaTooNew as ``check`` does.
+    """
 
     def run(connection: Connection) -> tuple[str | None, str]:
         from alembic import command
@@ -83,8 +89,10 @@ def migrate(db: Database) -> tuple[str | None, str]:
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly migrate'))"))
         before = current(connection)
         if before is not None and before >= HEAD:
+            check(connection, db.shown_url)
             return before, before
-        command.upgrade(_config(connection=connection), "head")
+        with _alembic:
+            command.upgrade(_config(connection=connection), "head")
         return before, HEAD
 
     return db.write(run)
