@@ -76,6 +76,12 @@ class Settings:
     pool_size: int = _setting(
         10, "connections", "The most PostgreSQL connections this process opens, besides the listener.", low=3
     )
+    session_pool: int = _setting(
+        10,
+        "connections",
+        "The most PostgreSQL connections for transactional handlers and sessions of app.db.session_engine.",
+        low=1,
+    )
     pooler: str = _setting(
         "none",
         "",

@@ -184,7 +184,7 @@ def limit(
 
 
 @click.command(cls=Command)
-@click.argument("position", required=False, type=click.Choice(["online", "offline"]))
+@click.argument("position", required=False, metavar="[online|offline]", type=click.Choice(["online", "offline"]))
 @click.option("--reason", default="", help="Why, for those who look at it later.")
 def gate(position: str | None, reason: str) -> None:
     """Show the online gate, or move it.

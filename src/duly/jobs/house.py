@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, insert, update
@@ -196,6 +197,8 @@ class Housekeeper:
     def prune(self) -> None:
         """Remove finished jobs and keys that are past their retention, in small portions."""
         gone = self._admin.prune_expired()
+        left = self.engine.clock.now() - timedelta(days=1)
+        self.db.write(lambda c: c.execute(delete(workers).where(workers.c.seen_at < left)))
         if gone:
             self.emitter.emit("jobs_pruned", "info", count=gone)
 

@@ -24,8 +24,10 @@ class Loop:
     ``step`` does its own waiting and returns. ``ready`` is False from a failure until the next success.
     """
 
-    def __init__(self, name: str, step: Callable[[], None], emitter: Emitter) -> None:
-        self.name, self._step, self._emitter = name, step, emitter
+    def __init__(
+        self, name: str, step: Callable[[], None], emitter: Emitter, begin: Callable[[], None] | None = None
+    ) -> None:
+        self.name, self._step, self._emitter, self._begin = name, step, emitter, begin
         self.ready, self.problem = True, ""
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"duly-{name}", daemon=True)
@@ -44,6 +46,8 @@ class Loop:
 
     def _run(self) -> None:
         failures = 0
+        if self._begin is not None:
+            self._begin()
         while not self.stopping.is_set():
             try:
                 self._step()

@@ -107,6 +107,7 @@ class Worker:
         self._held: dict[int, Run] = {}
         self._done: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._carry: Run | None = None
+        self._rang = False
         self._bell = self.db.bell()
         self._beat = threading.Event()
         #: One claim at a time in this worker, so that room is not given twice.
@@ -124,10 +125,10 @@ class Worker:
         self._quiet = threading.Event()
         self._until_idle: float | None = None
         self.house = Housekeeper(self)
-        self._claimer = Loop("claim", self._claim_step, self.emitter)
-        self._settler = Loop("settle", self._settle_step, self.emitter)
-        self._heart = Loop("heartbeat", self._heart_step, self.emitter)
-        self._keeper = Loop("house", self.house.step, self.emitter)
+        self._claimer = Loop("claim", self._claim_step, self.emitter, self.db.reserve)
+        self._settler = Loop("settle", self._settle_step, self.emitter, self.db.reserve)
+        self._heart = Loop("heartbeat", self._heart_step, self.emitter, self.db.reserve)
+        self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
         self.loops = (self._claimer, self._settler, self._heart, self._keeper)
         self._next_due: float = 0.0  # monotonic instant of the next promotion worth making
         self._answered = 0.0
@@ -279,8 +280,7 @@ class Worker:
     # ------------------------------------------------------------------ claim
 
     def _claim_step(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_due:
+        if time.monotonic() >= self._next_due:
             self._promote()
         with self._claiming:
             got, asked = self._claim_all()
@@ -288,13 +288,15 @@ class Worker:
             self._quiet.clear()
             if got >= asked // 2:
                 return  # there is more where this came from
+        elif self._rang and self._promote():
+            self._rang = False
+            return  # what rang was due already, or became so
         else:
             self._quiet.set()
-        if got == 0 or not asked:
-            pause = (
-                max(0.0, min(self.settings.poll, self._next_due - time.monotonic())) if asked else self.settings.poll
-            )
-            self._bell.wait(pause if pause > 0 else 0.001)
+        if got == 0:
+            # a ring may mean that something is due sooner than was known: it is looked at after the claim, which is likelier
+            pause = self._next_due - time.monotonic() if asked else self.settings.poll
+            self._rang = self._bell.wait(min(max(pause, 0.001), self.settings.poll))
 
     def _claim_all(self) -> tuple[int, int]:
         """Ask for as much as there is room for. Returns (got, asked)."""
@@ -378,18 +380,15 @@ class Worker:
                 for run in runs:
                     self._held.pop(run.claimed.id, None)
 
-    def _promote(self) -> None:
-        """Make due jobs claimable, and find out when to do so next."""
-        store = self.engine.store
-        while True:
-            wait = self.db.read(store.next_due)
-            if wait is not None and wait <= 0:
-                if self.db.once(store.promote) == 0:
-                    wait = 0.02  # others are moving these rows now
-                    break
-                continue
-            break
+    def _promote(self) -> int:
+        """Make due jobs claimable, one portion at a time, and find out when to do so next. Returns how many it made."""
+        store, moved = self.engine.store, 0
+        wait = self.db.read(store.next_due)
+        if wait is not None and wait <= 0:
+            moved = self.db.once(store.promote)
+            wait = 0.0 if moved else 0.02  # none: another worker is moving these rows now
         self._next_due = time.monotonic() + min(self.settings.poll, wait if wait is not None else self.settings.poll)
+        return moved
 
     # ------------------------------------------------------------------ run (on the event loop)
 

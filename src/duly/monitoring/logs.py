@@ -106,7 +106,7 @@ def _processors(log_format: str, stream: TextIO) -> tuple[list[Any], Any]:
         local = stream.isatty()
         stamper = structlog.processors.TimeStamper(fmt="%H:%M:%S" if local else "iso", utc=not local)
         renderer: Any = structlog.dev.ConsoleRenderer(
-            colors=coloured(stream), pad_event_to=18, exception_formatter=structlog.dev.plain_traceback
+            colors=coloured(stream), exception_formatter=structlog.dev.plain_traceback
         )
         return [stamper, _clean], renderer
     render = structlog.processors.JSONRenderer(serializer=_dumps)

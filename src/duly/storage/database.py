@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import psycopg
 from sqlalchemy import ColumnElement, Connection, Engine, QueuePool, exc, func, literal
 from sqlalchemy.engine import URL, make_url
 
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Name = Literal["sqlite", "postgresql"]
+#: Connections kept for the loops of a worker: one each.
+VITAL = 4
 
 
 class Database:
@@ -48,6 +49,7 @@ class Database:
         self.bells = Bells()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
+        self._local = threading.local()
         self._open()
         ref = weakref.ref(self)
 
@@ -74,18 +76,19 @@ class Database:
             self.engine: Engine = sqlite.writer_engine(self.url, s.sqlite_synchronous, s.busy_timeout)
             self._writer = sqlite.GroupWriter(self.engine)
             self._reader = self.engine if self.memory else sqlite.reader_engine(self.url, s.busy_timeout)
-            self.auto = self.engine
+            self._vital = self.engine
         else:
             self.memory = False
             from duly.storage import postgres  # the driver is loaded by those who use it
 
-            self.engine = postgres.make_engine(self.url, pool_size=s.pool_size, prepare=self.prepares)
+            self._vital = postgres.make_engine(self.url, pool_size=VITAL, prepare=self.prepares)
+            self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), prepare=self.prepares)
             self._reader = self.engine
-            self.auto = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def _after_fork(self) -> None:
         # Connections must not be shared with the parent. They are forgotten, not closed: the parent still uses them.
-        self.engine.dispose(close=False)
+        for engine in {self.engine, self._vital}:
+            engine.dispose(close=False)
         self._pool = None
         self.bells = Bells()
         self._lock = threading.Lock()
@@ -129,9 +132,9 @@ class Database:
         try:
             if self._writer is not None:
                 return self._writer.run(fn)
-            with self.engine.begin() as connection:
+            with self._pooled().begin() as connection:
                 return fn(connection)
-        except DRIVER_ERRORS as error:
+        except self._errors as error:
             raise self.translated(error) from error
 
     def once(self, fn: Callable[[Connection], T]) -> T:
@@ -141,7 +144,7 @@ class Database:
         try:
             with self.auto.connect() as connection:
                 return fn(connection)
-        except DRIVER_ERRORS as error:
+        except self._errors as error:
             raise self.translated(error) from error
 
     def read(self, fn: Callable[[Connection], T]) -> T:
@@ -149,10 +152,23 @@ class Database:
         if self.memory:
             return self.write(fn)
         try:
-            with self._reader.connect() as connection:
+            with (self._reader if self.is_sqlite else self._pooled()).connect() as connection:
                 return fn(connection)
-        except DRIVER_ERRORS as error:
+        except self._errors as error:
             raise self.translated(error) from error
+
+    def reserve(self) -> None:
+        """Give the calling thread its connections from the reserved pool: loops of a worker that must never wait for a
+        connection behind handlers that hold theirs (a heartbeat that waits is a lost lease)."""
+        self._local.vital = True
+
+    @property
+    def auto(self) -> Engine:
+        """The calling thread's engine, each statement a transaction of its own."""
+        return self._pooled().execution_options(isolation_level="AUTOCOMMIT")
+
+    def _pooled(self) -> Engine:
+        return self._vital if getattr(self._local, "vital", False) else self.engine
 
     async def arun(self, fn: Callable[..., T], *args: Any) -> T:
         """Run a synchronous storage function on the pool, for callers on an event loop."""
@@ -163,23 +179,35 @@ class Database:
                 )
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
 
+    @property
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """What the database raises. Hot statements run on the driver itself, so its errors come beside wrapped ones."""
+        driver: Any = self.engine.dialect.dbapi
+        return exc.DBAPIError, driver.Error
+
     def translated(self, error: Exception) -> Exception:
         """A lost or unreachable database as DatabaseUnavailable; everything else as it came."""
-        if _is_outage(error):
-            cause = getattr(error, "orig", None) or error
+        cause = getattr(error, "orig", None) or error
+        if self._is_outage(error, cause):
             first = str(cause).strip().splitlines()
             return DatabaseUnavailable(
                 f"the database at {self.shown_url} does not answer: {first[0] if first else error!r}"
             )
         return error
 
+    def _is_outage(self, error: Exception, cause: Any) -> bool:
+        if getattr(error, "connection_invalidated", False):
+            return True
+        if isinstance(cause, sqlite3.Error):
+            return (getattr(cause, "sqlite_errorcode", 21) & 0xFF) not in _SQLITE_MISTAKES
+        driver: Any = self.engine.dialect.dbapi
+        return isinstance(error, exc.OperationalError | exc.InterfaceError | driver.OperationalError | driver.InterfaceError)
+
     # ------------------------------------------------------------------ sessions
 
     @property
     def session_engine(self) -> Engine:
         """An engine for sessions on this database: transactional handlers use it, and so may you."""
-        if not self.is_sqlite:
-            return self.engine
         if self.memory:
             raise InvalidArgument(
                 "database_url", "an in-memory database has one connection, so it offers no sessions.", "Use a file."
@@ -187,6 +215,12 @@ class Database:
         with self._lock:
             if self._sessions is None:
                 s = self.settings
+                if not self.is_sqlite:
+                    from duly.storage import postgres
+
+                    # apart from the pool of storage, because handlers keep their connections while they run
+                    self._sessions = postgres.make_engine(self.url, pool_size=s.session_pool, prepare=self.prepares)
+                    return self._sessions
                 self._sessions = sqlite.make_engine(
                     self.url, synchronous=s.sqlite_synchronous, busy_timeout=s.busy_timeout, poolclass=QueuePool, pool_size=5,
                     connect_args={"check_same_thread": False},
@@ -247,23 +281,14 @@ class Database:
         if self._sessions is not None:
             self._sessions.dispose()
         self.engine.dispose()
+        self._vital.dispose()
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
 
 
-#: Hot statements run on the driver itself, so its errors arrive beside those that SQLAlchemy has wrapped.
-DRIVER_ERRORS = (exc.DBAPIError, psycopg.Error, sqlite3.Error)
-#: Busy, locked, out of memory, interrupted, input or output error, disk full, cannot open. Not: a statement that is wrong.
-_SQLITE_OUTAGES = frozenset({5, 6, 7, 9, 10, 13, 14})
-
-
-def _is_outage(error: Exception) -> bool:
-    if isinstance(error, exc.DBAPIError):
-        return isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
-    if isinstance(error, sqlite3.Error):
-        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _SQLITE_OUTAGES
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+#: SQLite's codes for a statement that is wrong: trying again would not help.
+_SQLITE_MISTAKES = frozenset({1, 18, 19, 20, 21, 25})
 
 
 def parse_url(text: str) -> URL:
