@@ -55,15 +55,6 @@ class Engine:
             )
         return found
 
-    def any_ready(self, names: Sequence[str]) -> bool:
-        """Is any job of these queues ready? A cheap question before a claim that would have to write."""
-        query = (
-            select(literal(1))
-            .where(jobs.c.queue.in_(names), jobs.c.status == "queued", jobs.c.due_at.is_(None))
-            .limit(1)
-        )
-        return self.db.read(lambda c: c.execute(query).first()) is not None
-
     def any_claimable(self, names: Sequence[str]) -> bool:
         """Is any job of these queues ready whose task is known here?"""
         mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names)]

@@ -2,14 +2,21 @@
 
 Each running job has a child to itself; a child serves one job after the other and is replaced when it was killed or
 died. The job travels as its stored input, so nothing needs to be picklable but the names of the module and the function.
+
+Only the worker ends a child. Ctrl-C in a terminal and a service manager's stop reach every process of the group, but
+the worker is the one that decides what becomes of running jobs, so children let those signals pass. And no child
+outlives its worker, however that ends: the job will be rescued, and its first run must not go on beside the second.
 """
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
+import signal
 import sys
 import threading
+from multiprocessing import resource_tracker
 from typing import Any
 
 from duly.jobs.codec import encode_output
@@ -17,6 +24,8 @@ from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
 
 _spawn = multiprocessing.get_context("spawn")
+#: Signals that mean the worker when they reach a child.
+_NOT_FOR_CHILDREN = (signal.SIGINT, signal.SIGTERM)
 
 
 class ChildDied(DulyError):
@@ -37,7 +46,13 @@ class Child:
     def __init__(self) -> None:
         self._pipe, far = _spawn.Pipe()
         self._process = _spawn.Process(target=_serve, args=(far,), daemon=True, name="duly-handler")
-        self._process.start()
+        # The child is born with these signals blocked: it takes a while until it can say what it makes of them.
+        resource_tracker.ensure_running()  # its start, which is part of the first spawn, would unblock them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOT_FOR_CHILDREN)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         far.close()
 
     def run(self, module: str, name: str, text: str, limit: int) -> tuple[str | None, str | None]:
@@ -71,31 +86,39 @@ class Child:
 
 
 class Children:
-    """Idle children, for reuse."""
+    """Idle children, for reuse, and those at work, to be ended with the worker."""
 
     def __init__(self) -> None:
         self._idle: list[Child] = []
+        self._busy: set[Child] = set()
         self._lock = threading.Lock()
 
     def get(self) -> Child:
+        child = self._reused() or Child()
+        with self._lock:
+            self._busy.add(child)
+        return child
+
+    def _reused(self) -> Child | None:
         with self._lock:
             while self._idle:
                 child = self._idle.pop()
                 if child.alive:
                     return child
-        return Child()
+        return None
 
     def put(self, child: Child) -> None:
-        if child.alive:
-            with self._lock:
+        with self._lock:
+            self._busy.discard(child)
+            if child.alive:
                 self._idle.append(child)
-        else:
-            child.close()
+                return
+        child.close()
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
-        for child in idle:
+            ended, self._idle = [*self._idle, *self._busy], []
+        for child in ended:
             child.close()
 
 
@@ -106,9 +129,11 @@ def address(task: Task[Any, Any]) -> tuple[str, str]:
 
 def _serve(pipe: Any) -> None:
     """The child's loop."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_worker, name="duly-parent", daemon=True).start()
+    for number in _NOT_FOR_CHILDREN:
+        # not SIG_IGN, which programs that the handler starts would inherit
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_CHILDREN)
     while True:
         try:
             module, name, text, limit = pipe.recv()
@@ -147,3 +172,10 @@ def _serve(pipe: Any) -> None:
                 message = "(the error's text cannot be made)"
             # not even sys.exit() ends the child: the next job may be in its hands already
             pipe.send(("error", type(error).__name__, message[:4000]))
+
+
+def _end_with_the_worker() -> None:
+    worker = multiprocessing.parent_process()
+    assert worker is not None
+    worker.join()
+    os._exit(1)

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from sqlalchemy import Connection
 
 from duly.jobs.claim import Lane
@@ -45,6 +46,7 @@ from duly.jobs.house import Housekeeper
 from duly.jobs.loops import LOOP_BACKOFF, Loop, Threads
 from duly.jobs.run import Run, call, failed, prepare, refused, succeeded
 from duly.jobs.settle import Claimed, Settlement, settle
+from duly.jobs.sql.sqlite import ANY_READY
 from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, InvalidArgument
 from duly.kernel.events import Level
@@ -181,6 +183,7 @@ class Worker:
             with contextlib.suppress(Exception):
                 await loop.run_in_executor(None, self.house.say_goodbye)
             self._threads.close()
+            self._bell.close()
             if self._children is not None:
                 self._children.close()
             if restore is not None:
@@ -337,8 +340,10 @@ class Worker:
 
     def _claim(self, rooms: dict[str, int], tasks: list[str]) -> int:
         engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
-        if self.db.is_sqlite and not engine.any_ready(list(rooms)):
-            return 0
+        if self._bell.glance is not None and not self._bell.glance(
+            ANY_READY, {"queues": orjson.dumps(list(rooms)).decode()}
+        ):
+            return 0  # a claim would have to write, and wait for those who do
         rows = self.db.once(lambda c: engine.store.claim(c, rooms, tasks, token, self.terms.seconds, self.name))
         self._deliver(rows, asked_at)
         return len(rows)

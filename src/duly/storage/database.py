@@ -201,7 +201,9 @@ class Database:
         if isinstance(cause, sqlite3.Error):
             return (getattr(cause, "sqlite_errorcode", 21) & 0xFF) not in _SQLITE_MISTAKES
         driver: Any = self.engine.dialect.dbapi
-        return isinstance(error, exc.OperationalError | exc.InterfaceError | driver.OperationalError | driver.InterfaceError)
+        return isinstance(
+            error, exc.OperationalError | exc.InterfaceError | driver.OperationalError | driver.InterfaceError
+        )
 
     # ------------------------------------------------------------------ sessions
 
@@ -257,7 +259,7 @@ class Database:
         """A new bell for a waiting loop; it also hears other processes on SQLite."""
         if self.is_sqlite and not self.memory:
             ear = sqlite.FileEar(self.url)
-            bell = Bell(sqlite.LISTEN_STEP, ear.heard)
+            bell = Bell(sqlite.LISTEN_STEP, ear.heard, ear.close, ear.any)
         else:
             bell = Bell()
         return self.bells.add(bell)

@@ -17,12 +17,19 @@ CHANNEL = "duly_jobs"
 class Bell:
     """One loop's wake-up. Rings are not counted: many rings before a wait are one wake-up."""
 
-    __slots__ = ("__weakref__", "_event", "_heard", "step")
+    __slots__ = ("__weakref__", "_event", "_heard", "close", "glance", "step")
 
-    def __init__(self, step: float | None = None, heard: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, step: float | None = None, heard: Callable[[], bool] | None = None, close: Callable[[], None] = lambda: None,
+        glance: Callable[[str, dict[str, object]], bool] | None = None,
+    ) -> None:  # fmt: skip
         self._event = threading.Event()
         #: On a database without notifications: look with ``heard`` every ``step`` seconds while waiting.
         self.step, self._heard = step, heard
+        #: Lets go of what it listens with.
+        self.close = close
+        #: Where there is a cheaper way than a pooled connection to ask whether a query finds a row: that way.
+        self.glance = glance
 
     def ring(self) -> None:
         if not self._event.is_set():

@@ -25,6 +25,10 @@ SELECT json_group_array(id) FROM (
   SELECT id FROM jobs WHERE queue = :queue AND status = 'queued' AND due_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
      AND {GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND governed)
    ORDER BY priority DESC, run_at, id LIMIT :room)"""
+#: Is any job of these queues ready? Asked before a claim that would have to write.
+ANY_READY = """
+SELECT 1 FROM json_each(:queues) q WHERE EXISTS (
+  SELECT 1 FROM jobs WHERE queue = q.value AND status = 'queued' AND due_at IS NULL) LIMIT 1"""
 HOLD = f"UPDATE jobs {_HELD} WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'queued' AND due_at IS NULL"
 READ = """
 SELECT json_group_array(json_array(id, tenant, queue, task, input, attempts, max_attempts, priority, run_at, created_at,
