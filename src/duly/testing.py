@@ -211,9 +211,9 @@ class _Hand(Worker):
         self._ended.set()
 
     async def _write_down(self) -> None:
-        while not self._done.empty():
+        while self._settler.ready and not self._done.empty():
             await self.db.arun(self._settle_step)
-        if self.held():
+        if not self._settler.ready:
             raise DatabaseUnavailable(f"an outcome could not be written: {self._settler.problem}")
 
     async def put_down(self) -> None:
