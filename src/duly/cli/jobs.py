@@ -301,12 +301,12 @@ def _act(
         _foretell(event, bunches, todo, dry_run)
     if dry_run or not todo:
         if asked.json and not dry_run:
-            _report(event, [], {})
+            _report(app, event, [], {})
         return 0
     if todo > BULK and not yes:
         _confirm(f"{event} {show.count(todo, 'job')}")
     done, refused = _in_steps(app, event, given, todo, reason, force)
-    return _report(event, done, refused)
+    return _report(app, event, done, refused)
 
 
 def _act_on_ids(
@@ -316,7 +316,7 @@ def _act_on_ids(
 
     if not children:
         bulk = app.jobs.admin.act_on(event, ids, actor(), reason, tenant, force)
-        return _report(event, bulk.done, bulk.refused)
+        return _report(app, event, bulk.done, bulk.refused)
     done: list[int] = []
     refused: dict[int, str] = {}
     for ident in ids:
@@ -325,7 +325,7 @@ def _act_on_ids(
             done.append(ident)
         except DulyError as error:
             refused[ident] = str(error)
-    return _report(event, done, refused)
+    return _report(app, event, done, refused)
 
 
 def _meant(app: Duly, event: str, given: dict[str, Any], force: bool) -> list[Bunch]:
@@ -396,17 +396,32 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
-def _report(event: str, done: list[int], refused: dict[int, str]) -> int:
+def _report(app: Duly, event: str, done: list[int], refused: dict[int, str]) -> int:
+    stopping = _stopping(app, done) if event == "cancel" else []
     if state().json:
-        show.as_json({_past(event): done, "refused": {str(ident): why for ident, why in refused.items()}})
-    elif done:
-        which = f"job {done[0]}" if len(done) == 1 else show.count(len(done), "job")
-        click.echo(f"{_past(event).capitalize()} {which}.")
+        more = {"stopping": stopping} if event == "cancel" else {}
+        ended = [ident for ident in done if ident not in set(stopping)]
+        show.as_json({_past(event): ended, **more, "refused": {str(ident): why for ident, why in refused.items()}})
+    else:
+        if len(done) > len(stopping):
+            click.echo(f"{_past(event).capitalize()} {_which([i for i in done if i not in set(stopping)])}.")
+        if stopping:
+            click.echo(f"Asked {_which(stopping)} to stop.")
     for ident, why in list(refused.items())[:10]:
         complain(why if str(ident) in why else f"job {ident}: {why}")
     if len(refused) > 10:
         complain(f"and {len(refused) - 10:,} more were refused.")
     return 1 if refused else 0
+
+
+def _which(ids: Sequence[int]) -> str:
+    return f"job {ids[0]}" if len(ids) == 1 else show.count(len(ids), "job")
+
+
+def _stopping(app: Duly, done: Sequence[int]) -> list[int]:
+    """Of cancelled jobs, those that were running: they were asked to stop and have not ended yet."""
+    found = app.db.read(lambda c: app.engine.reader.get_many(c, done))
+    return [ident for ident in done if ident in found and not found[ident].is_final]
 
 
 # ---------------------------------------------------------------------- pruning

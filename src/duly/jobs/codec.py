@@ -101,6 +101,7 @@ class Codec:
         self._plain = self.model.__pydantic_serializer__.to_python
         self._untyped = [(n, f) for n, f, _, untyped in self.parameters if untyped]
         self._names = [(n, f) for n, f, _, _ in self.parameters]
+        self._simple = self.rest is None and not any(positional for _, _, positional, _ in self.parameters)
 
     # ------------------------------------------------------------------ there
 
@@ -177,6 +178,8 @@ class Codec:
         except ValidationError as error:
             raise self._refused(error) from None
         given, values = model.__pydantic_fields_set__, model.__dict__
+        if self._simple:
+            return Arguments((), {name: values[inner] for name, inner in self._names if inner in given})
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for name, inner, positional, _ in self.parameters:

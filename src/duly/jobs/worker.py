@@ -133,7 +133,6 @@ class Worker:
         self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
         self.loops = (self._claimer, self._settler, self._heart, self._keeper)
         self._next_due: float = 0.0  # monotonic instant of the next promotion worth making
-        self._answered = 0.0
 
     # ------------------------------------------------------------------ life
 

@@ -163,6 +163,8 @@ def wake_facts(db: Database) -> WakeFacts:
     """Try a NOTIFY, and look for a pooler: behind one, the server process that answers is not the one it promised."""
     s = db.settings
     conninfo = db.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    pooled, tried = False, False
+    heard_in: float | None = None
     try:
         with psycopg.connect(conninfo, autocommit=True, connect_timeout=10, prepare_threshold=None) as connection:
             row = connection.execute("SELECT pg_backend_pid()").fetchone()
@@ -170,7 +172,7 @@ def wake_facts(db: Database) -> WakeFacts:
             tried = db.prepares and s.notify
             heard_in = _hear(connection, conninfo) if tried else None
     except psycopg.Error:
-        return WakeFacts(False, None, False, s.pooler, s.notify, s.poll)
+        pass  # no connection left, or a pooler that refuses LISTEN: nothing was heard
     return WakeFacts(pooled, heard_in, tried, s.pooler, s.notify, s.poll)
 
 

@@ -279,6 +279,8 @@ def _wake(w: WakeFacts) -> Finding:
         )
     if not w.notify:
         return ok("wake-ups", f"off (notify=false): {polling}")
+    if not w.tried:
+        return warn("wake-ups", "they could not be tried: no further connection was to be had", "raise max_connections")
     if w.heard_in is None:
         return warn("wake-ups", f"a NOTIFY was sent and did not arrive: {polling}", "look for what filters LISTEN")
     return ok("wake-ups", f"a NOTIFY arrives within {_span(w.heard_in)}")
