@@ -1,0 +1,213 @@
+"""Workers at work: once each, in order, beside each other, and away in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from contract.hands import AT_ONCE, Later, actions, attempts, ids, rows, wait_until, working
+from duly import Context, Duly, Status
+from duly.kernel.events import Event
+from duly.testing import drain
+
+SUCCEEDED = [Status.SUCCEEDED]
+
+
+def test_twenty_workers_and_one_that_runs_it_now_call_the_provider_once(live: Duly) -> None:  # B054
+    calls: list[int] = []
+
+    @live.task("PUBLISH")
+    def publish(me: Context) -> None:
+        calls.append(me.job.attempts)
+        threading.Event().wait(0.1)  # the provider takes its time
+
+    workers = [live.worker({"default": 2}, name=f"w{n}") for n in range(20)]
+    with working(*workers):
+        job = publish.enqueue().job  # type: ignore[call-arg]
+        now = Later(lambda: drain(live))
+        wait_until(lambda: live.jobs.get(job.id).is_final)
+        now.result()
+    assert (calls, live.jobs.get(job.id).attempts) == ([1], 1)
+    assert actions(live, job.id) == ["PUBLISH_COMPLETED"]
+
+
+def test_a_worker_starts_jobs_in_order(live: Duly) -> None:  # R003-3
+    order: list[str] = []
+
+    @live.task("X")
+    def x(name: str) -> None:
+        order.append(name)
+
+    for name, priority in (("c", 0), ("a", 5), ("e", -1), ("d", 0), ("b", 5)):
+        x.using(priority=priority).enqueue(name)
+    with working(live.worker({"default": 1})):
+        wait_until(lambda: live.jobs.count(status=SUCCEEDED) == 5)
+    assert order == list("abcde")
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_a_worker_never_runs_more_at_once_than_its_slots(live: Duly, kind: str) -> None:
+    lock, at_once, most = threading.Lock(), 0, 0
+
+    def enter(step: int) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += step
+            most = max(most, at_once)
+
+    async def coroutine() -> None:
+        enter(1)
+        await asyncio.sleep(0.005)
+        enter(-1)
+
+    def plain() -> None:
+        enter(1)
+        threading.Event().wait(0.005)
+        enter(-1)
+
+    live.task("X")(coroutine if kind == "async" else plain).enqueue_many([{}] * 60)
+    with working(live.worker({"default": 3})):
+        wait_until(lambda: live.jobs.count(status=SUCCEEDED) == 60)
+    assert most == 3
+
+
+def test_a_worker_takes_work_of_its_queues_and_tasks_only(live: Duly) -> None:  # R003-3
+    mine = live.task("MINE")(lambda: None)
+    other = live.enqueue("OTHER").job
+    elsewhere = mine.using(queue="elsewhere").enqueue().job
+    done = mine.enqueue().job
+    with working(live.worker(["default"])):
+        wait_until(lambda: live.jobs.get(done.id).is_final)
+    assert [live.jobs.get(j.id).attempts for j in (other, elsewhere)] == [0, 0]
+
+
+def test_a_worker_wakes_when_a_job_is_enqueued_by_another_program(db_url: str) -> None:
+    app, elsewhere = Duly(db_url, poll=60), Duly(db_url, poll=60)
+    ran = threading.Event()
+    app.task("X")(ran.set)
+    with working(app.worker()) as _:
+        wait_until(lambda: rows(app, "SELECT count(*) FROM workers") == [(1,)])
+        elsewhere.enqueue("X")
+        assert ran.wait(20)
+    app.close()
+    elsewhere.close()
+
+
+def test_a_worker_wakes_for_a_job_that_becomes_due(db_url: str) -> None:  # R003-4
+    app = Duly(db_url, poll=60)
+    ran = threading.Event()
+    app.task("X")(ran.set).using(run_in=0.3).enqueue()
+    with working(app.worker()):
+        assert ran.wait(20)
+    app.close()
+
+
+def test_a_worker_ends_by_itself_once_nothing_is_left(live: Duly) -> None:
+    runs: list[int] = []
+
+    @live.task("X", backoff=AT_ONCE, max_attempts=3)
+    def x(n: int) -> None:
+        runs.append(n)
+        if n:
+            x.enqueue(n - 1)
+        else:
+            raise ValueError
+
+    x.enqueue(3)
+    live.enqueue("UNKNOWN")
+    live.queues.pause("paused")
+    x.using(queue="paused").enqueue(0)
+    x.using(run_in=timedelta(hours=1)).enqueue(0)
+    tally = live.worker(["default", "paused"]).run(until_idle=True)
+    assert runs == [3, 2, 1, 0, 0, 0]
+    assert (tally.succeeded, tally.retried, tally.failed) == (3, 2, 1)
+
+
+def test_a_worker_that_ends_by_itself_may_wait_for_what_is_due_soon(live: Duly) -> None:
+    task = live.task("X")(lambda: None)
+    soon, late = task.using(run_in=0.4).enqueue().job, task.using(run_in=3600).enqueue().job
+    assert live.worker().run(until_idle=5.0).succeeded == 1
+    assert (live.jobs.get(soon.id).status, live.jobs.get(late.id).status) == (Status.SUCCEEDED, Status.QUEUED)
+
+
+def test_a_worker_that_stops_ends_what_runs_and_gives_back_what_it_only_held(
+    db_url: str,
+) -> None:  # B032, HOUSE decision 5
+    app = Duly(db_url, poll=0.05, lease=1)
+    began, go = threading.Event(), threading.Event()
+
+    @app.task("X")
+    def x() -> str:
+        began.set()
+        assert go.wait(30)
+        return "whole"
+
+    worker = app.worker({"default": 1}, name="w")
+    worker.lanes["default"].pace = 1000.0  # as if it had seen short jobs until now: it claims ahead
+    worker.lanes["default"].seen_at = 1e18
+    idents = ids([m.job for m in x.enqueue_many([{}] * 10)])
+    with working(worker):
+        assert began.wait(30)
+        wait_until(lambda: rows(app, "SELECT count(*) FROM jobs WHERE status = 'running'") != [(1,)])
+        worker.stop()
+        wait_until(lambda: worker.state == "draining")
+        wait_until(lambda: rows(app, "SELECT count(*) FROM jobs WHERE status = 'running'") == [(1,)])
+        lapsed = "SELECT count(*) FROM jobs WHERE status = 'running' AND lease_until = :u"
+        [(until,)] = rows(app, "SELECT lease_until FROM jobs WHERE status = 'running'")
+        wait_until(lambda: rows(app, lapsed, u=until) == [(0,)])  # the lease is renewed also while draining
+        go.set()
+    first, *rest = (app.jobs.get(i) for i in idents)
+    assert (first.status, first.output, first.attempts) == (Status.SUCCEEDED, "whole", 1)
+    assert {(j.status, j.attempts) for j in rest} == {(Status.QUEUED, 0)}
+    assert rows(app, "SELECT count(*) FROM attempts") == [(0,)]
+    assert rows(app, "SELECT count(*) FROM workers") == [(0,)]
+    app.close()
+
+
+def test_what_does_not_end_within_the_grace_is_interrupted_and_given_back(db_url: str) -> None:
+    app = Duly(db_url, poll=0.05, grace=0.1)
+    began, interrupted = threading.Event(), threading.Event()
+
+    @app.task("X")
+    async def x() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            interrupted.set()
+            raise
+
+    ident = x.enqueue().job.id
+    with working(app.worker(name="w")):
+        assert began.wait(30)
+    job = app.jobs.get(ident)
+    assert interrupted.is_set()
+    assert (job.status, job.attempts, attempts(app, ident)) == (Status.QUEUED, 0, [])
+    app.close()
+
+
+def test_events_tell_a_life_without_a_word_of_its_input(live: Duly) -> None:  # HOUSE decision 11
+    heard: list[Event] = []
+    live.listen(heard.append)
+
+    @live.task("X", max_attempts=2, backoff=AT_ONCE)
+    def x(secret: str) -> str:
+        raise ValueError(f"not {secret}")
+
+    job = x.enqueue("hunter2").job
+    with working(live.worker(name="w")):
+        wait_until(lambda: live.jobs.get(job.id).is_final)
+    names = [e.name for e in heard]
+    for name in ("worker_started", "jobs_claimed", "job_retry", "job_failed", "jobs_settled", "worker_stopped"):
+        assert name in names
+    assert "hunter2" not in repr(heard)
+    failed = next(e for e in heard if e.name == "job_failed")
+    assert (failed.level, failed.facts["job"], failed.facts["error"], failed.facts["attempt"]) == (
+        "error",
+        job.id,
+        "ValueError",
+        2,
+    )
