@@ -151,7 +151,7 @@ def test_jobs_are_cancelled_by_id_and_the_trail_knows_by_whom_and_why(
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     one, two = (app.enqueue("X").job.id for _ in range(2))
     said = on("jobs", "cancel", str(one), str(two), str(one), "--reason", "mistake", "--json")
-    assert (said.code, said.json) == (0, {"cancelled": [one, two], "refused": {}})
+    assert (said.code, said.json) == (0, {"cancelled": [one, two], "stopping": [], "refused": {}})
     assert app.jobs.get(one).status is Status.CANCELLED
     (entry,) = on("audit", "list", "--job", str(one), "--json").json
     assert (entry["actor"], entry["action"], entry["meta"]["reason"]) == ("cli:ada", "JOB_CANCELLED", "mistake")
@@ -163,6 +163,15 @@ def test_the_actor_of_an_account_without_a_name_is_its_number(monkeypatch: pytes
 
     monkeypatch.setattr("getpass.getuser", nameless)
     assert command.actor().removeprefix("cli:").isdigit()
+
+
+def test_a_running_job_is_asked_to_stop_and_a_waiting_one_ends(on: Run, app: Duly) -> None:
+    running, waits = (app.enqueue("X").job.id for _ in range(2))
+    app.db.write(lambda c: app.engine.store.claim(c, {"default": 1}, ["X"], 7, 30, "box-1"))
+    said = on("jobs", "cancel", str(running), str(waits))
+    assert (said.code, said.out) == (0, f"Cancelled job {waits}.\nAsked job {running} to stop.\n")
+    assert app.jobs.get(running).cancel_requested
+    assert on("jobs", "cancel", "--task", "X", "--json").json == {"cancelled": [], "stopping": [running], "refused": {}}
 
 
 def test_what_cannot_be_cancelled_is_said_and_the_rest_is_done(on: Run, app: Duly, tried: dict[str, int]) -> None:

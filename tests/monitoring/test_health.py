@@ -72,6 +72,7 @@ def test_a_healthy_system_has_no_finding_but_ok() -> None:
         ({"wake": replace(WAKE, pooled=True)}, "wake-ups", "warn", "pooler"),
         ({"wake": replace(WAKE, pooled=True, heard_in=None)}, "wake-ups", "fail", "NOTIFY does not arrive"),
         ({"wake": replace(WAKE, heard_in=None)}, "wake-ups", "warn", "did not arrive"),
+        ({"wake": replace(WAKE, heard_in=None, tried=False)}, "wake-ups", "warn", "could not be tried"),
         (
             {"gate": GateFacts(False, ago(hours=3), "cli:ada", "deploy")},
             "gate",

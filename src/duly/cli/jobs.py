@@ -397,16 +397,16 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _report(app: Duly, event: str, done: list[int], refused: dict[int, str]) -> int:
-    stopping = _stopping(app, done) if event == "cancel" else []
+    stopping = _running(app, done) if event == "cancel" else set()
+    ended = [ident for ident in done if ident not in stopping]
     if state().json:
-        more = {"stopping": stopping} if event == "cancel" else {}
-        ended = [ident for ident in done if ident not in set(stopping)]
+        more = {"stopping": sorted(stopping)} if event == "cancel" else {}
         show.as_json({_past(event): ended, **more, "refused": {str(ident): why for ident, why in refused.items()}})
     else:
-        if len(done) > len(stopping):
-            click.echo(f"{_past(event).capitalize()} {_which([i for i in done if i not in set(stopping)])}.")
+        if ended:
+            click.echo(f"{_past(event).capitalize()} {_which(ended)}.")
         if stopping:
-            click.echo(f"Asked {_which(stopping)} to stop.")
+            click.echo(f"Asked {_which(sorted(stopping))} to stop.")
     for ident, why in list(refused.items())[:10]:
         complain(why if str(ident) in why else f"job {ident}: {why}")
     if len(refused) > 10:
@@ -418,10 +418,12 @@ def _which(ids: Sequence[int]) -> str:
     return f"job {ids[0]}" if len(ids) == 1 else show.count(len(ids), "job")
 
 
-def _stopping(app: Duly, done: Sequence[int]) -> list[int]:
-    """Of cancelled jobs, those that were running: they were asked to stop and have not ended yet."""
-    found = app.db.read(lambda c: app.engine.reader.get_many(c, done))
-    return [ident for ident in done if ident in found and not found[ident].is_final]
+def _running(app: Duly, ids: Sequence[int]) -> set[int]:
+    """Of cancelled jobs, those that run: they were asked to stop and have not ended yet."""
+    out: set[int] = set()
+    for start in range(0, len(ids), 500):
+        out |= {job.id for job in app.jobs.find(500, status=["running"], ids=ids[start : start + 500])}
+    return out
 
 
 # ---------------------------------------------------------------------- pruning
