@@ -1,0 +1,96 @@
+"""Handlers in processes of their own: what happens to the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from crash.scene import Scene
+from duly import Job, Status
+
+
+@pytest.fixture
+def folder(scene: Scene) -> Path:
+    return scene.folder
+
+
+def children(folder: Path) -> list[int]:
+    """The processes in which handlers have begun, in order."""
+    marks = sorted(folder.glob("child-*"), key=lambda path: path.stat().st_mtime_ns)
+    return [int(path.name.removeprefix("child-")) for path in marks]
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def ended(scene: Scene, job: Job) -> Job:
+    scene.wait_for_end([job.id], 20)
+    return scene.app.jobs.get(job.id)
+
+
+def test_a_process_serves_one_job_after_the_other_and_goes_with_its_worker(scene: Scene, folder: Path) -> None:
+    worker = scene.worker("w", {"default": 1})
+    jobs = [scene.enqueue("APART", folder=str(folder)) for _ in range(4)]
+    outputs = [ended(scene, job).output["pid"] for job in jobs]
+    assert outputs == children(folder) * 4
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0
+    assert not running(outputs[0])
+
+
+def test_a_timeout_kills_the_process_and_the_next_job_gets_another(scene: Scene, folder: Path) -> None:
+    scene.worker("w", {"default": 1})
+    ended(scene, scene.enqueue("APART", folder=str(folder)))  # so that the process is there
+    slow = ended(scene, scene.enqueue("APART_BRIEFLY", options={"max_attempts": 1}, folder=str(folder), seconds=60))
+    assert (slow.status, slow.error["type"]) == (Status.FAILED, "Timeout")
+    assert [a.outcome for a in scene.attempts(slow.id)] == ["timed_out"]
+    [killed] = children(folder)
+    scene.wait(lambda: not running(killed), 5, "the end of the process")
+    next_one = ended(scene, scene.enqueue("APART", folder=str(folder)))
+    assert next_one.status is Status.SUCCEEDED
+    assert next_one.output["pid"] != killed
+
+
+def test_a_process_that_crashes_is_a_failed_attempt_and_the_worker_goes_on(scene: Scene, folder: Path) -> None:
+    worker = scene.worker("w", {"default": 1})
+    crash = scene.enqueue("APART", options={"max_attempts": 2}, folder=str(folder), end="abort")
+    crashed = ended(scene, crash)
+    assert (crashed.status, crashed.attempts) == (Status.FAILED, 2)
+    assert crashed.error["type"] == "ChildDied"
+    assert str(-signal.SIGABRT) in crashed.error["message"]
+    assert [a.outcome for a in scene.attempts(crash.id)] == ["failed", "failed"]
+    assert len(children(folder)) == 2
+    assert ended(scene, scene.enqueue("APART", folder=str(folder))).status is Status.SUCCEEDED
+    assert worker.alive
+
+
+def test_no_process_of_a_handler_outlives_a_killed_worker(scene: Scene, folder: Path) -> None:
+    """Its job will be rescued: the first run must not go on beside the second."""
+    worker = scene.worker("w", {"default": 2})
+    ended(scene, scene.enqueue("APART", folder=str(folder)))
+    scene.enqueue("APART", folder=str(folder), seconds=60)
+    scene.enqueue("APART", folder=str(folder), seconds=60)
+    scene.wait(
+        lambda: len(children(folder)) == 2 and scene.app.jobs.count(status=[Status.RUNNING]) == 2, 20, "two runs"
+    )
+    worker.signal(signal.SIGKILL)
+    assert worker.ended() == -signal.SIGKILL
+    scene.wait(lambda: not any(running(pid) for pid in children(folder)), 5, "the end of both processes")
+
+
+def test_a_cancelled_job_in_a_process_is_killed(scene: Scene, folder: Path) -> None:
+    scene.worker("w")
+    job = scene.enqueue("APART", folder=str(folder), seconds=60)
+    scene.wait(lambda: children(folder), 20, "the job to begin")
+    scene.app.jobs.cancel(job.id, "not wanted")
+    assert ended(scene, job).status is Status.CANCELLED
+    [killed] = children(folder)
+    scene.wait(lambda: not running(killed), 5, "the end of the process")
