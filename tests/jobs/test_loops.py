@@ -6,7 +6,11 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
+from duly.jobs import loops
 from duly.jobs.loops import LOOP_BACKOFF, Loop, Threads
+from duly.kernel.backoff import Backoff
 from duly.kernel.events import Emitter, Event
 
 
@@ -45,7 +49,8 @@ def test_a_loop_that_fails_goes_on_and_is_not_ready_meanwhile() -> None:  # B034
     assert (loop.ready, loop.problem) == (True, "")
 
 
-def test_a_loop_stops_at_once_while_it_pauses_after_a_failure() -> None:  # B034
+def test_a_loop_stops_at_once_while_it_pauses_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:  # B034
+    monkeypatch.setattr(loops, "LOOP_BACKOFF", Backoff(base=60))
     stage = Stage(10**9)
     loop = Loop("claim", stage.step, Emitter())
     loop.start()
