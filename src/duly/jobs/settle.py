@@ -19,6 +19,9 @@ EXHAUSTED = "JOB_EXHAUSTED_RETRIES"
 PERMANENT = "JOB_FAILED_PERMANENT"
 CANCELLED = "JOB_CANCELLED"
 
+#: Jobs that were lost together come back so many seconds apart on average, and within so many in all (see ``apart``).
+APART = 1.0
+FARTHEST_APART = 30.0
 #: The longest a handler can put its job off, in seconds: ten years.
 LONGEST_WAIT = 10 * 366 * 86_400.0
 
@@ -138,9 +141,21 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
         meta = {"attempts": job.attempts, "reason": "worker_lost" if kind is OutcomeKind.LOST else str(kind)}
         return _move(job, "fail", outcome, action=EXHAUSTED, level="error", record=str(kind), meta=meta)
     if kind is OutcomeKind.LOST:
-        return _move(job, "rescue", outcome, record=str(kind))
+        return _move(job, "rescue", outcome, wait=outcome.after, record=str(kind))
     wait = outcome.after if outcome.after is not None else policy.backoff.delay(job.attempts, u)
     return _move(job, "retry", outcome, wait=_bounded(wait), until=outcome.until, record=str(kind))
+
+
+def apart(attempts: int, max_attempts: int, together: int, u: float) -> float | None:
+    """Seconds for which a lost job stays away; None: it comes back at once. ``together``: so many jobs its worker lost.
+
+    One of them may be what killed the worker. It would be claimed again with the same others, and take them along until
+    all have used up their attempts, though most of them never began. So the second time, or before the last attempt,
+    they come back one by one; whoever dies then dies alone. ``u`` is the dice, in [0, 1).
+    """
+    if together < 2 or (attempts < 2 and attempts + 1 < max_attempts):
+        return None
+    return u * min(APART * together, FARTHEST_APART)
 
 
 def _bounded(wait: float | None) -> float | None:

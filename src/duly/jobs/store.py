@@ -6,6 +6,8 @@ changed. Callers turn it into an event, never into an error.
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -16,7 +18,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, literal, sel
 
 from duly.audit.store import record
 from duly.jobs.job import Status
-from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, settle
+from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, apart, settle
 from duly.jobs.sql import postgres, sqlite
 from duly.jobs.tables import COMMON, job_keys, jobs, jobs_done
 from duly.kernel.outcome import Outcome, OutcomeKind
@@ -161,7 +163,7 @@ class JobStore:
         dumps = orjson.dumps
         return encode(self.db.is_sqlite, (
             {
-                "id": s.id, "token": s.token, "wait": s.wait, "until": s.until, "waits": s.event == "wait", "retry": s.event == "retry",
+                "id": s.id, "token": s.token, "wait": s.wait, "until": s.until, "waits": s.event == "wait", "retry": s.event in ("retry", "rescue"),
                 "uncount": 0 if s.counted else 1, "output": s.output, "error": None if s.error is None else dumps(s.error).decode(),
                 "cost": s.cost_cents, "remote": s.remote_id, "policy": s.on_child_failure, "outcome": s.record,
             }
@@ -187,7 +189,8 @@ class JobStore:
     def rescue(self, connection: Connection, attempted_at: str, actor: str, limit: int = 500) -> list[Settlement]:
         """Take jobs whose lease has lapsed from whoever held them (T003-c). Looks at a job's own lease and at nothing else.
 
-        The rows are locked while they are looked at, so a holder that renews at this moment either is seen or waits.
+        The rows are locked while they are looked at, so a holder that renews at this moment either is seen or waits. Jobs
+        that one worker lost together come back apart from each other (``settle.apart``).
         """
         query = (
             select(jobs.c.id, jobs.c.tenant, jobs.c.queue, jobs.c.task, jobs.c.attempts, jobs.c.max_attempts, jobs.c.priority, jobs.c.worker,
@@ -195,8 +198,9 @@ class JobStore:
             .where(jobs.c.status == "running", jobs.c.lease_until <= self.db.now())
             .order_by(jobs.c.lease_until).limit(limit).with_for_update(skip_locked=True)
         )  # fmt: skip
-        batch = []
-        for r in connection.execute(query):
+        batch, lapsed = [], connection.execute(query).all()
+        together = Counter(r.worker for r in lapsed)
+        for r in lapsed:
             job = Claimed(r.id, r.tenant, r.queue, r.task, "", r.attempts, r.max_attempts, r.priority, None, None, 0.0, r.key, r.key_scope,
                           None, r.parent_id, None, r.lease_token)  # fmt: skip
             error = {
@@ -204,7 +208,8 @@ class JobStore:
                 "message": f"the lease lapsed: worker {r.worker} died, hung, or was cut off while it ran this job",
             }  # fmt: skip
             kind = OutcomeKind.CANCELLED if r.cancel_requested else OutcomeKind.LOST
-            batch.append(settle(job, Outcome(kind, error=error), self.policy(r.task)))
+            after = apart(r.attempts, r.max_attempts, together[r.worker], random.random())  # noqa: S311
+            batch.append(settle(job, Outcome(kind, error=error, after=after), self.policy(r.task)))
         if batch:
             self.settle(connection, batch, actor)
         return batch
