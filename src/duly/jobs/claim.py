@@ -47,6 +47,17 @@ class Lane:
     #: The queue is limited: what is held here is missing elsewhere, so there is no prefetch.
     tight: bool = False
 
+    def next_on_loop(self) -> tuple[Any, Any] | None:
+        """Take (run, task) of the next prefetched job if it belongs on the event loop and there is a slot for it."""
+        if not self.buffer or self.running >= self.concurrency:
+            return None
+        run = self.buffer[0][0]
+        if run.task is None or run.task.run_in != "loop":
+            return None
+        self.buffer.popleft()
+        self.running += 1
+        return run, run.task
+
     def look(self, now: float) -> None:
         """Take note of the pace. ``now`` is monotonic."""
         elapsed = now - self.seen_at

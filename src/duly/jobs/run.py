@@ -29,7 +29,8 @@ from duly.storage.types import from_micros
 
 #: Why a run was interrupted from outside.
 Reason = Literal["timeout", "cancel", "release", "lost"]
-_KINDS: Mapping[str, OutcomeKind] = {
+#: The outcome that each of them leads to.
+INTERRUPTED: Mapping[str, OutcomeKind] = {
     "timeout": OutcomeKind.TIMED_OUT,
     "cancel": OutcomeKind.CANCELLED,
     "release": OutcomeKind.RELEASED,
@@ -169,7 +170,7 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
     """The outcome of a handler that raised."""
     kind, after, until = OutcomeKind.FAILED, None, None
     if isinstance(error, asyncio.CancelledError | Cancel) and run.reason is not None:
-        kind = _KINDS[run.reason]
+        kind = INTERRUPTED[run.reason]
     elif isinstance(error, Cancel):
         kind = OutcomeKind.CANCELLED
     elif isinstance(error, PermanentError):
