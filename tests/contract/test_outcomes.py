@@ -515,7 +515,7 @@ def test_a_handler_in_a_process_ends_in_every_way_that_others_do(sqlite_url: str
     from contract.apart import apart
 
     app = Duly(sqlite_url, poll=0.05)
-    task = app.task("APART", run_in="process", timeout=2, max_attempts=1)(apart.fn)
+    task = app.task("APART", run_in="process", timeout=6, max_attempts=1)(apart.fn)
     ends = ["return", "raise", "permanent", "retry", "snooze", "cancel", "exit", "return", "die", "hang"]
     made = {end: task.enqueue(end).job.id for end in ends}
     with working(app.worker({"default": 1}, name="w")):  # one after the other, so that a child is used again

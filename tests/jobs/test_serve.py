@@ -30,8 +30,14 @@ def test_a_context_variable_set_by_one_handler_is_not_seen_by_the_next(app: Duly
         seen.append(TENANT.get())
         TENANT.set(name)
 
+    @app.task
+    def leave_a_thread(name: str) -> None:
+        seen.append(TENANT.get())
+        TENANT.set(name)
+
     leave.enqueue_many([{"name": f"tenant {n}"} for n in range(50)])
-    assert app.worker().run(until_idle=True).succeeded == 50
+    leave_a_thread.enqueue_many([{"name": f"tenant {n}"} for n in range(50)])
+    assert app.worker().run(until_idle=True).succeeded == 100
     assert set(seen) == {"nobody"}
 
 

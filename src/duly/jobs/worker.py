@@ -122,6 +122,8 @@ class Worker:
         self._dice = random.Random()  # noqa: S311
         self._stopped: asyncio.Event | None = None
         self._stop_now: asyncio.Event | None = None
+        #: The context in which each handler starts: that of whoever started the worker.
+        self._context = contextvars.copy_context()
         self._deadlines = 0
         self._turning, self._turn_until = False, 0.0
         self._sweeping = False
@@ -149,6 +151,7 @@ class Worker:
     async def arun(self, *, until_idle: bool | float = False, signals: bool = False) -> Tally:
         """The same on a running event loop. ``stop()`` ends it."""
         loop = self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._stopped, self._stop_now = asyncio.Event(), asyncio.Event()
         if until_idle is not False:
             self._until_idle = 0.0 if until_idle is True else float(until_idle)
@@ -432,12 +435,12 @@ class Worker:
         if task is None:  # it was claimed by name, so this cannot be; be safe
             self._end(run, Outcome(OutcomeKind.RELEASED))
         elif task.run_in == "loop":
-            asyncio.Task(self._serve(run, task), loop=self._loop, name="duly handler")
+            asyncio.Task(self._serve(run, task), loop=self._loop, name="duly handler", context=self._context.copy())
         else:
             self._begin(run, task)
             if task.run_in == "thread":
                 run.cancel_event()
-                self._threads.submit(self._run_thread, run, task)
+                self._threads.submit(self._context.copy().run, self._run_thread, run, task)
             else:
                 self._threads.submit(self._run_process, run, task)
 
