@@ -148,6 +148,17 @@ class Duly:
     async def aenqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
         return (await self._aput([self._of_task(task, arguments, options)], options))[0]
 
+    def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
+        """Check a job and decide everything about it without making it: what ``enqueue`` does before it writes.
+
+        For callers who make many different jobs at once, with ``enqueue_prepared``. Raises as ``enqueue``.
+        """
+        return self._by_name(name, input or {}, self._options(options))
+
+    def enqueue_prepared(self, prepared: Sequence[NewJob]) -> Sequence[Enqueued]:
+        """Make prepared jobs, all in one transaction, in order."""
+        return self._put(list(prepared), Options())
+
     def _options(self, given: Mapping[str, Any]) -> Options:
         from duly.jobs.task import _options
 

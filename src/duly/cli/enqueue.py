@@ -140,7 +140,7 @@ def _kind(value: Any) -> str:
 
 def _prepare(app: Duly, task: str, value: Mapping[str, Any], options: Mapping[str, Any]) -> NewJob:
     """A job checked and encoded, and not written yet."""
-    return app._by_name(task, value, app._options(options))
+    return app.prepare(task, value, **options)
 
 
 # ---------------------------------------------------------------------- many

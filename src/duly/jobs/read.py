@@ -147,7 +147,8 @@ class JobReader:
 
     def tally(self, connection: Connection, tenant: str | None = None) -> list[dict[str, Any]]:
         """Per queue: how many jobs are ready, later, running."""
-        later = jobs.c.due_at.is_not(None)
+        # what is due counts as ready, also when no worker has made it claimable yet
+        later = jobs.c.due_at > self.db.now()
         bucket = case(
             (jobs.c.status == "running", literal("running")), (later, literal("later")), else_=literal("ready")
         ).label("bucket")
