@@ -81,3 +81,21 @@ def test_a_job_has_a_word_for_people(facts: dict[str, Any], label: str) -> None:
 def test_attempts_left_are_never_negative() -> None:
     assert job(attempts=1, max_attempts=4).attempts_left == 3
     assert job(attempts=5, max_attempts=4).attempts_left == 0
+
+
+def test_the_specifications_table_shows_every_job_under_its_own_names() -> None:  # R003-10, X1
+    job = Job(
+        id=7,
+        tenant="acme",
+        queue="mail",
+        task="EMAIL_SEND",
+        status=Status.QUEUED,
+        input=None,
+        attempts=2,
+        max_attempts=4,
+    )
+    record = job.record()
+    assert (record["tenant_id"], record["job_type"], record["status"]) == ("acme", "EMAIL_SEND", "queued")
+    assert (record["input"], record["output"], record["error"], record["cost_cents"]) == ({}, {}, {}, 0)
+    assert (record["retry_count"], record["max_retries"]) == (2, 3)  # X2
+    assert list(record)[-4:] == ["next_retry_at", "started_at", "finished_at", "created_at"]

@@ -127,6 +127,16 @@ class Job:
     def max_retries(self) -> int:
         return self.max_attempts - 1
 
+    def record(self) -> dict[str, Any]:
+        """The job as the specification's table shows it: its names, ``{}`` where a document is empty (R003-10)."""
+        return {
+            "id": self.id, "tenant_id": self.tenant, "status": str(self.status), "job_type": self.task, "priority": self.priority,
+            "input": {} if self.input is None else self.input, "output": {} if self.output is None else self.output,
+            "error": {} if self.error is None else self.error, "cost_cents": self.cost_cents, "retry_count": self.retry_count,
+            "max_retries": self.max_retries, "next_retry_at": self.next_retry_at, "started_at": self.started_at,
+            "finished_at": self.finished_at, "created_at": self.created_at,
+        }  # fmt: skip
+
     # ------------------------------------------------------------------ questions
 
     @property
