@@ -274,6 +274,21 @@ def test_a_row_that_commits_after_a_later_one_was_sealed_is_sealed_later(pg: Dul
     assert verify(pg.db).broken == "audit row 1 was changed"
 
 
+def test_a_gap_stays_open_across_the_seals_that_follow(pg: Duly, clock: ManualClock) -> None:  # B043
+    def sealed() -> None:
+        assert seal(pg) == 2
+        for _ in range(3):
+            clock.advance(60)
+            note(pg)
+            assert seal(pg) == 1
+
+    pg.open()
+    late(pg, sealed, 2)
+    assert seal(pg) == 2
+    assert seal(pg) == 0
+    assert verify(pg.db) == Verdict(7, 5, 0)
+
+
 def test_a_late_row_is_sealed_together_with_new_ones(pg: Duly) -> None:  # B043
     pg.open()
     late(pg, lambda: seal(pg))
