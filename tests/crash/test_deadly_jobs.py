@@ -14,11 +14,11 @@ from duly.jobs.settle import apart
     [
         (1, 4, 1, None),  # lost alone
         (1, 4, 20, None),  # the first time it may be anything: a power cut, a deploy
-        (2, 4, 20, 20.0),
-        (3, 4, 20, 20.0),
+        (2, 4, 20, 15.0),
+        (3, 4, 20, 15.0),
         (3, 4, 1, None),
-        (1, 2, 20, 20.0),  # its last chance comes next
-        (2, 4, 2, 2.0),
+        (1, 2, 20, 15.0),  # its last chance comes next
+        (2, 4, 2, 6.0),
         (2, 4, 500, 30.0),
     ],
 )
@@ -39,7 +39,7 @@ def test_a_job_that_kills_its_worker_each_time_fails_and_the_others_are_done_mea
     others = [
         made.job.id
         for queue in DEADLY
-        for made in scene.app.enqueue_many("WORK", [{"seconds": 0.02}] * 40, queue=queue, max_attempts=4)
+        for made in scene.app.enqueue_many("WORK", [{"seconds": 0.02}] * 40, queue=queue, max_attempts=5)
     ]
     workers: dict[str, Actor] = {}
     started: dict[str, int] = dict.fromkeys(DEADLY, 0)
@@ -52,12 +52,12 @@ def test_a_job_that_kills_its_worker_each_time_fails_and_the_others_are_done_mea
         return scene.sql("SELECT 1 FROM jobs LIMIT 1") == []
 
     scene.wait(all_ended, 40, "the end of all jobs")
-    assert started == dict.fromkeys(DEADLY, 5), "it killed four workers, as many as it has attempts"
+    assert started == dict.fromkeys(DEADLY, 6), "it killed five workers, as many as it has attempts"
     for job in deadly.values():
         ended = scene.app.jobs.get(job.id)
-        assert (ended.status, ended.attempts, ended.error["type"]) == (Status.FAILED, 4, "WorkerLost")
-        assert scene.effects(job.id) == [1, 2, 3, 4]
-        assert [a.outcome for a in scene.attempts(job.id)] == ["lost"] * 4
+        assert (ended.status, ended.attempts, ended.error["type"]) == (Status.FAILED, 5, "WorkerLost")
+        assert scene.effects(job.id) == [1, 2, 3, 4, 5]
+        assert [a.outcome for a in scene.attempts(job.id)] == ["lost"] * 5
         trail = scene.sql("SELECT action, meta FROM audit_log WHERE entity_id = :i", i=str(job.id))
         assert [(action, "worker_lost" in str(meta)) for action, meta in trail] == [("JOB_EXHAUSTED_RETRIES", True)]
-    assert scene.check(others, most=4) == []
+    assert scene.check(others, most=5) == []

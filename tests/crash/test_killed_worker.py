@@ -72,8 +72,14 @@ TRANSACTIONAL = [
 
 
 def be_killed(scene: Scene, victims: list[Actor]) -> None:
+    """Wait until all are dead. Their leases are long, so that a slow machine kills nobody's lease: see `lapse`."""
     for victim in victims:
         assert victim.ended(60) == -signal.SIGKILL, f"{victim.name} has not died: {scene.report()}"
+
+
+def lapse(scene: Scene) -> None:
+    """Let the leases of the dead run out, as if time had passed."""
+    scene.change("UPDATE jobs SET lease_until = created_at WHERE status = 'running'")
 
 
 def queue_of(kind: str, step: str) -> str:
@@ -89,8 +95,9 @@ def test_a_worker_killed_at_any_step_loses_no_job_and_ends_each_once(scene: Scen
             options = {"key": queue, "unique_until": "done"} if kind == "freed" else {"key": queue}
             job = scene.enqueue("FAIL_ONCE" if kind == "retried" else "WORK", queue, options)
             victims[queue] = job.id, death
-            actors.append(scene.worker(queue, {queue: 5}, kill_at=death.step, pool_size=3, wait=False))
+            actors.append(scene.worker(queue, {queue: 5}, kill_at=death.step, lease=60, pool_size=3, wait=False))
     be_killed(scene, actors)
+    lapse(scene)
     scene.worker("successor", dict.fromkeys(victims, 5))
     scene.wait_for_end()
     assert scene.check(job for job, _ in victims.values()) == []
@@ -114,11 +121,12 @@ def test_effects_through_the_session_happen_once_wherever_their_worker_dies(scen
         for step in TRANSACTIONAL:
             if (task, step) != ("ABOOK", "settle.transacted"):  # there it is the same step as run.returned
                 jobs[queue_of(task, step)] = scene.enqueue(task, queue_of(task, step)).id
-    victims = [scene.worker(q, {q: 1}, kill_at=q.partition(":")[2], wait=False) for q in jobs]
+    victims = [scene.worker(q, {q: 1}, kill_at=q.partition(":")[2], lease=60, pool_size=3, wait=False) for q in jobs]
     be_killed(scene, victims)
     committed = {queue for queue in jobs if queue.endswith(("transacted", "returned"))}
     books = "SELECT job, count(*) FROM books GROUP BY job"
     assert dict(scene.sql(books)) == {jobs[q]: 1 for q in committed}
+    lapse(scene)
     scene.worker("successor", dict.fromkeys(jobs, 1))
     scene.wait_for_end()
     assert scene.check(jobs.values()) == []

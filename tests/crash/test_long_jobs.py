@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
+from contextlib import closing
 
-from crash.scene import Scene
+from crash.scene import Actor, Scene
 
 LEASE = 1.0
 
@@ -26,13 +28,33 @@ def test_handlers_that_block_the_loop_for_four_leases_are_run_once(scene: Scene)
     assert [x for x in scene.lines("event") if x["event"] in ("jobs_rescued", "lease_lost")] == []
 
 
+def freeze(scene: Scene, actor: Actor) -> None:
+    """Stop a process at a moment at which it does not write. (Frozen inside a write it would keep an SQLite file locked:
+    whoever stops a process there stops all of them.)"""
+
+    def frozen_outside_a_write() -> bool:
+        actor.signal(signal.SIGSTOP)
+        url = scene.app.db.url
+        if url.get_backend_name() != "sqlite":
+            return True
+        with closing(sqlite3.connect(str(url.database), timeout=0.2, isolation_level=None)) as probe:
+            try:
+                probe.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                actor.signal(signal.SIGCONT)
+                return False
+        return True
+
+    scene.wait(frozen_outside_a_write, 10, "a moment without a write")
+
+
 def test_a_frozen_worker_that_wakes_up_late_changes_nothing(scene: Scene) -> None:
     """B026: it sleeps through its lease, another worker runs the jobs, and its own outcomes come too late. One handler
     on the loop is interrupted, one on a thread ends as if nothing had happened."""
     frozen = scene.worker("frozen", lease=LEASE)
     jobs = [scene.enqueue(task, seconds=2).id for task in ("WORK", "THREAD")]
     scene.wait(lambda: len(scene.lines("begin")) == 2, 10, "both jobs to begin")
-    frozen.signal(signal.SIGSTOP)
+    freeze(scene, frozen)
     scene.worker("second", lease=LEASE)
     scene.wait(lambda: len(scene.lines("begin", who="second")) == 2, 20, "the second worker to take over")
     frozen.signal(signal.SIGCONT)

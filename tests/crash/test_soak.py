@@ -12,7 +12,7 @@ from crash.scene import Scene
 
 JOBS = 1000
 #: Seconds after which nobody is killed any more.
-KILLING = 8.0
+KILLING = 5.0
 
 
 def test_whoever_is_killed_when_a_thousand_jobs_end_once_each_and_the_books_are_right(scene: Scene) -> None:
@@ -21,7 +21,7 @@ def test_whoever_is_killed_when_a_thousand_jobs_end_once_each_and_the_books_are_
     dice = random.Random(seed)
     scene.change(LEDGER)
     jobs = [
-        made.job.id for made in scene.app.enqueue_many("ENTER", ({"seconds": dice.random() / 10} for _ in range(JOBS)))
+        made.job.id for made in scene.app.enqueue_many("ENTER", ({"seconds": dice.random() / 20} for _ in range(JOBS)))
     ]
     began, started, killed = time.monotonic(), 0, 0
     workers = []
@@ -29,7 +29,7 @@ def test_whoever_is_killed_when_a_thousand_jobs_end_once_each_and_the_books_are_
         workers = [w for w in workers if w.alive]
         while len(workers) < 3:
             started += 1
-            workers.append(scene.worker(f"w{started}", {"default": 8}, lease=1, pool_size=3, wait=False))
+            workers.append(scene.worker(f"w{started}", {"default": 4}, lease=1, pool_size=3, wait=False))
         time.sleep(dice.uniform(0.05, 0.4))
         if time.monotonic() - began < KILLING:
             victim = dice.choice(workers)
@@ -42,7 +42,7 @@ def test_whoever_is_killed_when_a_thousand_jobs_end_once_each_and_the_books_are_
     assert [w.ended() for w in workers] == [0, 0, 0]
 
     said = f"seed {seed}, {killed} killed"
-    assert killed > 10, said
+    assert killed >= 5, said
     assert scene.check(jobs) == [], said
     ledger: dict[int, list[int]] = {}
     for job, attempt in scene.sql("SELECT job, attempt FROM ledger ORDER BY attempt"):

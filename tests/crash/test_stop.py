@@ -21,11 +21,11 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 @pytest.mark.parametrize("number", SIGNALS, ids=["SIGTERM", "SIGINT"])
 def test_a_stopping_worker_finishes_its_jobs_and_claims_no_more(scene: Scene, number: signal.Signals) -> None:
     """B032: its leases are kept while it drains, longer than they last, and a worker beside it finds nothing to rescue."""
-    first = scene.worker("first", grace=20, lease=0.6)
-    apart = {"folder": str(scene.folder), "seconds": 2}
-    jobs = [scene.enqueue(task, seconds=2).id for task in ("WORK", "THREAD")] + [scene.enqueue("APART", **apart).id]
+    first = scene.worker("first", grace=20, lease=1)
+    apart = {"folder": str(scene.folder), "seconds": 2.5}
+    jobs = [scene.enqueue(task, seconds=2.5).id for task in ("WORK", "THREAD")] + [scene.enqueue("APART", **apart).id]
     scene.wait(lambda: len(scene.lines("begin")) == 2 and list(scene.folder.glob("child-*")), 20, "three jobs to begin")
-    second = scene.worker("second", grace=20, lease=0.6)
+    second = scene.worker("second", grace=20, lease=1)
     told = first.signal(number)
     scene.wait(lambda: scene.told("first", "ready", state="draining"), 5, "the drain to begin")
     later = [scene.enqueue("WORK").id for _ in range(20)]

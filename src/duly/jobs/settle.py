@@ -19,9 +19,9 @@ EXHAUSTED = "JOB_EXHAUSTED_RETRIES"
 PERMANENT = "JOB_FAILED_PERMANENT"
 CANCELLED = "JOB_CANCELLED"
 
-#: Jobs that were lost together come back so many seconds apart on average, and within so many in all (see ``apart``).
-APART = 1.0
-FARTHEST_APART = 30.0
+#: Jobs that were lost together come back within so many seconds, and so many more for each of them, up to so many in all
+#: (see ``apart``).
+APART, APART_EACH, FARTHEST_APART = 5.0, 0.5, 30.0
 #: The longest a handler can put its job off, in seconds: ten years.
 LONGEST_WAIT = 10 * 366 * 86_400.0
 
@@ -155,7 +155,7 @@ def apart(attempts: int, max_attempts: int, together: int, u: float) -> float | 
     """
     if together < 2 or (attempts < 2 and attempts + 1 < max_attempts):
         return None
-    return u * min(APART * together, FARTHEST_APART)
+    return u * min(APART + APART_EACH * together, FARTHEST_APART)
 
 
 def _bounded(wait: float | None) -> float | None:
