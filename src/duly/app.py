@@ -113,7 +113,10 @@ class Duly:
         return (await self._aput([new], chosen))[0]
 
     def enqueue_many(self, name: str, inputs: Iterable[Mapping[str, Any]], **options: Any) -> Sequence[Enqueued]:
-        """Make many jobs of one task, all in one transaction, in order."""
+        """Make many jobs of one task, all in one transaction. Returns their answers in the order of ``inputs``.
+
+        Raises InvalidArgument when ``key`` is among the options, or an input cannot be carried; then none is made.
+        """
         chosen = self._options(options)
         task = self.engine.tasks.get(name)
         if task is not None:
@@ -259,17 +262,23 @@ class Duly:
                     self._checked = True
 
     def migrate(self) -> tuple[str | None, str]:
-        """Bring the database to the revision of this code. Returns (before, after)."""
+        """Bring the database to the revision of this code. Returns (before, after), before None when there were no tables.
+
+        Safe to run twice and from several places at once. Raises SchemaTooNew when a newer Duly was there that leaves no room.
+        """
         out = migrate.migrate(self.db)
         self._checked = True
         return out
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. The next call opens new ones."""
         self.db.close()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Hear every event; returns a function that stops it."""
+        """Hear every event; returns a function that stops it.
+
+        ``listener`` is called on the thread that emits, so it must be quick. What it raises is told as an event and harms nobody.
+        """
         return self.events.listen(listener)
 
     def why(self, ident: int, tenant: str | None = None) -> list[Check]:
@@ -307,7 +316,8 @@ class Queues:
         """Limits of a queue; what is not given stays, None takes a limit away.
 
         ``limit``: how many of its jobs run at once in the whole cluster. ``key_limit``: how many with the same concurrency
-        key. ``rate``: (count, seconds). ``fair``: tenants take turns at equal priority.
+        key. ``rate``: (count, seconds), starts in any window of that length. ``fair``: tenants take turns at equal priority.
+        ``actor``: who asks, for the audit trail. Raises InvalidArgument for a number that cannot be a limit.
         """
         chosen: dict[str, Any] = {}
         for key, value in (("limit", limit), ("key_limit", key_limit), ("rate", rate), ("fair", fair)):
@@ -316,15 +326,19 @@ class Queues:
         return self.app._write(lambda c: self.app.engine.queues.set(c, name, actor, **chosen))
 
     def pause(self, name: str, reason: str = "", actor: str = "code") -> QueueSettings:
+        """Stop claims on a queue in the whole cluster. Running jobs go on; pausing a paused queue changes its reason."""
         return self.app._write(lambda c: self.app.engine.queues.pause(c, name, actor, reason))
 
     def resume(self, name: str, actor: str = "code") -> QueueSettings:
+        """Let claims on a queue go on. A queue that is not paused stays as it is."""
         return self.app._write(lambda c: self.app.engine.queues.resume(c, name, actor))
 
     def get(self, name: str) -> QueueSettings:
+        """What is set for a queue; one that nothing was set for has no limits."""
         return self.app._read(lambda c: self.app.engine.queues.get(c, name))
 
     def all(self) -> dict[str, QueueSettings]:
+        """The queues that something was set for, by name."""
         return self.app._read(self.app.engine.queues.all)
 
 
@@ -336,12 +350,15 @@ class Gate:
 
     @property
     def is_online(self) -> bool:
+        """Is it open? Asked of the database each time. What cannot be read as yes counts as closed."""
         return self.app._read(self.app.engine.queues.online)
 
     def online(self, actor: str = "code", reason: str = "") -> None:
+        """Open it for every worker. Audited with who did it and why."""
         self.app._write(lambda c: self.app.engine.queues.set_online(c, True, actor, reason))
 
     def offline(self, actor: str = "code", reason: str = "") -> None:
+        """Close it for every worker. Running jobs go on. Audited with who did it and why."""
         self.app._write(lambda c: self.app.engine.queues.set_online(c, False, actor, reason))
 
 
@@ -353,26 +370,40 @@ class Jobs:
 
     @property
     def admin(self) -> JobAdmin:
+        """Acts on many jobs, and pruning: what the command line uses."""
         self.app.open()
         return JobAdmin(self.app.engine)
 
     def get(self, ident: int, tenant: str | None = None) -> Job:
-        """One job. Raises NotFound."""
+        """One job as it stands now. Raises NotFound, also when it is another tenant's than ``tenant``."""
         return self.app._read(lambda c: self.app.engine.reader.get(c, ident, tenant))
 
     def find(self, limit: int = 50, below: int | None = None, **filters: Any) -> list[Job]:
-        """Jobs, newest first. Filters are the fields of ``JobFilter``."""
+        """Jobs, newest first. Filters are the fields of ``JobFilter``.
+
+        ``limit``: at most so many, from 1 to 10,000. ``below``: only ids below this one, the last of the page before.
+        """
         return self.app._read(lambda c: self.app.engine.reader.find(c, JobFilter(**filters), limit, below))
 
     def count(self, **filters: Any) -> int:
+        """How many jobs fit, counted up to 100,000. Filters are the fields of ``JobFilter``."""
         return self.app._read(lambda c: self.app.engine.reader.count(c, JobFilter(**filters)))
 
     def cancel(
         self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, children: bool = False
     ) -> Job:
+        """Cancel a job and return it. A queued one has ended then; a running one was asked to stop (``cancel_requested``).
+
+        ``children``: its live children too. Raises NotFound, or WrongState when it has ended.
+        """
         return self.admin.cancel(ident, actor, tenant, reason, children)
 
     def replay(
         self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, force: bool = False
     ) -> Job:
+        """Run an ended job again and return it: same id, input and key, attempts from 0, due now.
+
+        ``force``: also one that succeeded. Raises NotFound, WrongState when it is live (or succeeded, without ``force``), or
+        KeyConflict when its key was freed and another job has it.
+        """
         return self.admin.replay(ident, actor, tenant, reason, force)

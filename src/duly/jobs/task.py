@@ -213,8 +213,11 @@ class Task(Generic[P, R]):
         return self.using().enqueue_many(many)
 
     def using(self, **options: Any) -> Call[P, R]:
-        """This task with options for one call: queue, run_at, run_in, priority, key, unique_until, on_conflict, tenant,
-        concurrency_key, max_attempts, parent, meta, session (see ``Options``)."""
+        """This task with options for one call: queue, run_at (aware), run_in (seconds or a timedelta), priority, key, unique_until,
+        on_conflict, tenant, concurrency_key, max_attempts, parent, meta, session (see ``Options``).
+
+        Raises InvalidArgument naming the option.
+        """
         return Call(self, _options(options))
 
 
@@ -226,15 +229,22 @@ class Call(Generic[P, R]):
     options: Options
 
     def using(self, **options: Any) -> Call[P, R]:
+        """The same with more options, or others. Raises InvalidArgument naming the option."""
         return Call(self.task, replace(self.options, **options).checked())
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """Make a job of this call. With a session it exists once that commits; without, when this returns.
+
+        Raises InvalidArgument or InvalidPayload naming the parameter, UnsafeSession, and KeyConflict if asked to.
+        """
         return self._app().enqueue_task(self.task, self.task.codec.bind(args, kwargs), self.options)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
+        """As ``enqueue``, for callers on an event loop and for asynchronous sessions."""
         return await self._app().aenqueue_task(self.task, self.task.codec.bind(args, kwargs), self.options)
 
     def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> Sequence[Enqueued]:
+        """Make a job of each mapping of arguments, all in one transaction, in order. Raises as ``enqueue``; then none is made."""
         return self._app().enqueue_tasks(self.task, many, self.options)
 
     def _app(self) -> Queueing:

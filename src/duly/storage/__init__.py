@@ -1,4 +1,5 @@
-"""The database: engines, transactions, types, migrations, and the few statements that really differ.
+"""The database: engines, transactions, types, migrations.
 
-``database.py`` is the one door. ``sqlite.py`` and ``postgres.py`` hold what differs: claim, settle, lock, ids and wake.
+``database.py`` is the one door. ``sqlite.py`` and ``postgres.py`` hold what differs: engines, ids and waking up. The
+statements that differ know the jobs room's tables, so they live there (``jobs/sql``).
 """
