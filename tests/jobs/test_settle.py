@@ -46,6 +46,7 @@ TABLE: list[tuple[Outcome, int, str, Status, str | None, str | None, bool, float
     (Outcome(K.TIMED_OUT, error=ERROR), 1, "retry", Status.QUEUED, None, "timed_out", True, 10),
     (Outcome(K.TIMED_OUT, error=ERROR), 4, "fail", Status.FAILED, EXHAUSTED, "timed_out", True, None),
     (Outcome(K.LOST, error=ERROR), 1, "rescue", Status.QUEUED, None, "lost", True, None),
+    (Outcome(K.LOST, error=ERROR, after=5), 1, "rescue", Status.QUEUED, None, "lost", True, 5),
     (Outcome(K.LOST, error=ERROR), 4, "fail", Status.FAILED, EXHAUSTED, "lost", True, None),
     (Outcome(K.REFUSED, error=ERROR), 1, "fail", Status.FAILED, PERMANENT, "refused", True, None),
     (Outcome(K.REFUSED, error=ERROR), 4, "fail", Status.FAILED, PERMANENT, "refused", True, None),

@@ -141,7 +141,7 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
         meta = {"attempts": job.attempts, "reason": "worker_lost" if kind is OutcomeKind.LOST else str(kind)}
         return _move(job, "fail", outcome, action=EXHAUSTED, level="error", record=str(kind), meta=meta)
     if kind is OutcomeKind.LOST:
-        return _move(job, "rescue", outcome, wait=outcome.after, record=str(kind))
+        return _move(job, "rescue", outcome, wait=_bounded(outcome.after), record=str(kind))
     wait = outcome.after if outcome.after is not None else policy.backoff.delay(job.attempts, u)
     return _move(job, "retry", outcome, wait=_bounded(wait), until=outcome.until, record=str(kind))
 
