@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -55,11 +56,16 @@ class Child:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         far.close()
 
-    def run(self, module: str, name: str, text: str, limit: int) -> tuple[str | None, str | None]:
-        """(output, problem) of a success; raises what the handler raised, or ChildDied."""
+    def run(
+        self, module: str, name: str, text: str, limit: int, begun: Callable[[], None] = lambda: None
+    ) -> tuple[str | None, str | None]:
+        """(output, problem) of a success; raises what the handler raised, or ChildDied. Calls ``begun`` when it begins."""
         try:
             self._pipe.send((module, name, text, limit))
             kind, *rest = self._pipe.recv()
+            if kind == "begun":
+                begun()
+                kind, *rest = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(1)
             raise ChildDied(
@@ -150,6 +156,7 @@ def _serve(pipe: Any) -> None:
             if not isinstance(found, Task):
                 raise PermanentError(f"{module}.{name} is not a task in the handler's process")
             arguments = found.codec.decode(text)
+            pipe.send(("begun",))
             output, problem = encode_output(found.fn(*arguments.args, **arguments.kwargs), limit)
             pipe.send(("done", output, problem))
         except Signal as error:

@@ -1,0 +1,130 @@
+"""The claim thread: asks for as much as there is room for, and sleeps on a bell otherwise."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import orjson
+
+from duly.jobs.run import Run
+from duly.jobs.settle import Claimed
+from duly.jobs.sql.sqlite import ANY_READY
+from duly.jobs.worker.running import Running
+
+
+class Claiming(Running):
+    """Takes work."""
+
+    def _claim_step(self) -> None:
+        if time.monotonic() >= self._next_due:
+            self._promote()
+        with self._claiming:
+            got, asked = self._claim_all()
+        if got:
+            self._quiet.clear()
+            if got >= asked // 2:
+                return  # there is more where this came from
+        elif self._rang and self._promote():
+            self._rang = False
+            return  # what rang was due already, or became so
+        else:
+            self._quiet.set()
+        if got == 0:
+            # a ring may mean that something is due sooner than was known: it is looked at after the claim, which is likelier
+            pause = self._next_due - time.monotonic() if asked else self.settings.poll
+            self._rang = self._bell.wait(min(max(pause, 0.001), self.settings.poll))
+
+    def _claim_all(self) -> tuple[int, int]:
+        """Ask for as much as there is room for. Returns (got, asked)."""
+        open_lanes, governed = self._rooms()
+        tasks = self.engine.task_names
+        got = asked = 0
+        if not tasks:
+            return 0, 0
+        if open_lanes:
+            asked += sum(open_lanes.values())
+            got += self._claim(open_lanes, tasks)
+        for name, room in governed:
+            if self._claimer.stopping.is_set():
+                break
+            asked += room
+            got += self._claim_governed(name, room, tasks)
+        return got, asked
+
+    def _rooms(self) -> tuple[dict[str, int], list[tuple[str, int]]]:
+        """How much each lane has room for: lanes that nothing governs, and the others."""
+        now = time.monotonic()
+        open_lanes: dict[str, int] = {}
+        governed: list[tuple[str, int]] = []
+        with self._lock:
+            for lane in self.lanes.values():
+                lane.look(now)
+                lane.governed, tight = lane.name in self.house.governed, lane.name in self.house.tight
+                if tight is not lane.tight:
+                    lane.tight = tight
+                    lane.take_stock()
+                room = lane.room()
+                if room > 0:
+                    if lane.governed:
+                        governed.append((lane.name, room))
+                    else:
+                        open_lanes[lane.name] = room
+        return open_lanes, governed
+
+    def _claim(self, rooms: dict[str, int], tasks: list[str]) -> int:
+        engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
+        if self._bell.glance is not None and not self._bell.glance(
+            ANY_READY, {"queues": orjson.dumps(list(rooms)).decode()}
+        ):
+            return 0  # a claim would have to write, and wait for those who do
+        rows = self.db.once(lambda c: engine.store.claim(c, rooms, tasks, token, self.terms.seconds, self.name))
+        self._deliver(rows, asked_at)
+        return len(rows)
+
+    def _claim_governed(self, name: str, room: int, tasks: list[str]) -> int:
+        engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
+        rows = self.db.write(
+            lambda c: engine.queues.claim_governed(
+                c, name, room, tasks, token, self.terms.seconds, self.name, self.house.note_hold
+            )
+        )
+        self._deliver(rows, asked_at)
+        return len(rows)
+
+    def _deliver(self, rows: list[Claimed], asked_at: float) -> None:
+        if not rows:
+            return
+        tasks, lanes = self.engine.tasks, self.lanes
+        runs = [Run(c, tasks.get(c.task), lanes[c.queue], asked_at) for c in rows]
+        with self._lock:
+            for run in runs:
+                self._held[run.claimed.id] = run
+                run.lane.outstanding += 1
+                run.lane.transit += 1
+            self.tally.claimed += len(rows)
+        if self.emitter.active:
+            self.emitter.emit(
+                "jobs_claimed",
+                "debug",
+                worker=self.name,
+                count=len(rows),
+                lags=[(c.queue, c.task, c.lag) for c in rows],
+            )
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._accept, runs)
+        except RuntimeError:  # the loop has ended: the leases lapse and others take over
+            with self._lock:
+                for run in runs:
+                    self._held.pop(run.claimed.id, None)
+
+    def _promote(self) -> int:
+        """Make due jobs claimable, one portion at a time, and find out when to do so next. Returns how many it made."""
+        store, moved = self.engine.store, 0
+        wait = self.db.read(store.next_due)
+        if wait is not None and wait <= 0:
+            moved = self.db.once(store.promote)
+            wait = 0.0 if moved else 0.02  # none: another worker is moving these rows now
+        self._next_due = time.monotonic() + min(self.settings.poll, wait if wait is not None else self.settings.poll)
+        return moved

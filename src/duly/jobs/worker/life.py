@@ -1,0 +1,222 @@
+"""A worker's life: start, heartbeat, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from duly.jobs.engine import Engine
+from duly.jobs.house import Housekeeper
+from duly.jobs.loops import Loop
+from duly.jobs.worker.settling import Settling
+from duly.jobs.worker.state import Tally
+from duly.kernel.errors import DulyError
+from duly.kernel.outcome import Outcome, OutcomeKind
+
+
+class Worker(Settling):
+    """Runs jobs of some queues. One per process is the rule; several may share one when tests want it."""
+
+    def __init__(self, engine: Engine, queues: Mapping[str, int], name: str | None = None) -> None:
+        super().__init__(engine, queues, name)
+        self.house = Housekeeper(self)
+        self._claimer = Loop("claim", self._claim_step, self.emitter, self.db.reserve)
+        self._settler = Loop("settle", self._settle_step, self.emitter, self.db.reserve)
+        self._heart = Loop("heartbeat", self._heart_step, self.emitter, self.db.reserve)
+        self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
+        self.loops = (self._claimer, self._settler, self._heart, self._keeper)
+
+    # ------------------------------------------------------------------ life
+
+    def run(self, *, until_idle: bool | float = False) -> Tally:
+        """Work until SIGTERM or SIGINT (blocking). Returns what was done.
+
+        ``until_idle``: end by itself once nothing is left to run; a number also waits for jobs due within so many seconds.
+        """
+        in_main = threading.current_thread() is threading.main_thread()
+        with _patient_collector():
+            return asyncio.run(self.arun(until_idle=until_idle, signals=in_main))
+
+    async def arun(self, *, until_idle: bool | float = False, signals: bool = False) -> Tally:
+        """The same on a running event loop. ``stop()`` ends it."""
+        loop = self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._stopped, self._stop_now = asyncio.Event(), asyncio.Event()
+        if until_idle is not False:
+            self._until_idle = 0.0 if until_idle is True else float(until_idle)
+        restore = self._catch_signals(loop) if signals else None
+        listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=str(e)[:300]))
+        self.state = "running"
+        self.emitter.emit(
+            "worker_started", worker=self.name, queues={n: ln.concurrency for n, ln in self.lanes.items()}
+        )
+        if listener is not None:
+            listener.start()
+        self._fused = self.db.is_sqlite
+        for supervised in self.loops:
+            supervised.start()
+        watch = asyncio.create_task(self._watch_idle()) if self._until_idle is not None else None
+        try:
+            await self._stopped.wait()
+            await self._drain()
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self.state = "stopped"
+            for supervised in self.loops:
+                supervised.stop()
+            self._beat.set()
+            self._bell.ring()
+            self._done.put(None)
+            if listener is not None:
+                await loop.run_in_executor(None, listener.stop)
+            for supervised in self.loops:
+                await loop.run_in_executor(None, supervised.join, 3.0)
+            with contextlib.suppress(Exception):
+                await loop.run_in_executor(None, self.house.say_goodbye)
+            self._threads.close()
+            self._bell.close()
+            if self._children is not None:
+                self._children.close()
+            if restore is not None:
+                restore()
+            self.emitter.emit("worker_stopped", worker=self.name)
+        return self.tally
+
+    def stop(self) -> None:
+        """Begin to stop, from any thread. A second call does not wait for running jobs."""
+        loop = self._loop
+        if loop is None or self._stopped is None or self._stop_now is None:
+            return
+
+        def ask() -> None:
+            assert self._stopped is not None
+            assert self._stop_now is not None
+            if self._stopped.is_set():
+                self._stop_now.set()
+            self._stopped.set()
+
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(ask)
+
+    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> Any:
+        def caught(number: int) -> None:
+            again = self._stopped is not None and self._stopped.is_set()
+            self.emitter.emit(
+                "signal",
+                "warning",
+                signal=signal.Signals(number).name,
+                effect="stop now" if again else "drain, then stop",
+            )
+            self.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, caught, number)
+        return lambda: [loop.remove_signal_handler(n) for n in (signal.SIGTERM, signal.SIGINT)]
+
+    async def _drain(self) -> None:
+        """Stop claiming, let running jobs finish for ``grace``, cancel them, give back what is left."""
+        assert self._stop_now is not None
+        self.state = "draining"
+        self._claimer.stop()
+        self._bell.ring()
+        await asyncio.get_running_loop().run_in_executor(None, self._claimer.join, 5.0)
+        self._give_back(lambda _: True)
+        until = time.monotonic() + self.settings.grace
+        while self._running() and time.monotonic() < until and not self._stop_now.is_set():
+            await asyncio.sleep(0.02)
+        left = [run for run in list(self._held.values()) if not run.settled]
+        for run in left:
+            run.interrupt("release")
+        if left:
+            self.emitter.emit("drain_cut", "warning", worker=self.name, jobs=[r.claimed.id for r in left])
+        until = time.monotonic() + 2
+        while self._running() and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        # Handlers on threads cannot be interrupted: their jobs are given back while the program ends.
+        for run in list(self._held.values()):
+            if not run.settled:
+                self._settled(run, Outcome(OutcomeKind.RELEASED))
+        until = time.monotonic() + 5
+        while self._held and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+
+    def _running(self) -> bool:
+        return any(lane.running or lane.buffer for lane in self.lanes.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this worker is not ready; empty when it is."""
+        out = [f"{x.name}: {x.problem}" for x in self.loops if not x.ready]
+        if self.house.stalled:
+            out.append(self.house.stalled)
+        return out
+
+    @property
+    def ready(self) -> bool:
+        """Is it claiming, settling and keeping its leases?"""
+        return self.state == "running" and not self.problems
+
+    async def _watch_idle(self) -> None:
+        """End the worker once there is nothing left for it."""
+        assert self._until_idle is not None
+        while True:
+            await asyncio.sleep(0.05)
+            if self._held or not self._quiet.is_set():
+                continue
+            try:
+                busy = await self.db.arun(self.engine.busy, list(self.lanes), self._until_idle)
+            except DulyError:
+                continue
+            if not busy and not self._held:
+                self.stop()
+                return
+
+    # ------------------------------------------------------------------ leases
+
+    def _heart_step(self) -> None:
+        every = self.terms.renew_every
+        self._beat.wait(every)
+        if self._beat.is_set():
+            return
+        self.renew()
+
+    def renew(self) -> None:
+        """Renew the leases of everything held here that was claimed a while ago, and hear what happened to it meanwhile."""
+        old = time.monotonic() - self.terms.renew_every / 2
+        with self._lock:
+            held = [(run.claimed.id, run.claimed.token, run) for run in self._held.values() if run.claimed_mono < old]
+        for start in range(0, len(held), 1000):
+            part = held[start : start + 1000]
+            leases = [(ident, token) for ident, token, _ in part]
+            answer = self.db.write(partial(self.engine.store.renew, held=leases, lease=self.terms.seconds))
+            lost = [run for ident, _, run in part if ident not in answer and not run.settled]
+            cancelled = [run for ident, _, run in part if answer.get(ident)]
+            self.interrupt_soon(lost, "lost")
+            self.interrupt_soon(cancelled, "cancel")
+
+
+@contextlib.contextmanager
+def _patient_collector() -> Iterator[None]:
+    """Let the garbage collector look less often while a worker owns the process.
+
+    A worker makes some dozen short-lived objects per job, none of them in a circle; at Python's default of a look every
+    700 objects the collector took a third of the loop's time (measured). What was there before is set aside meanwhile.
+    """
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(max(before[0], 20_000), max(before[1], 20), before[2])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -1,0 +1,355 @@
+"""Handlers: started on the event loop as slots come free, run there, on threads or in processes, and handed on when they end.
+
+Everything here but ``_run_thread``, ``_run_process`` and ``_run_transaction`` happens on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import time
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+from duly.jobs.claim import Lane
+from duly.jobs.codec import Arguments
+from duly.jobs.run import INTERRUPTED, Run, call, failed, prepare, refused, succeeded
+from duly.jobs.task import Task
+from duly.jobs.worker.accounts import Accounts
+from duly.kernel.errors import DulyError, InvalidArgument
+from duly.kernel.outcome import Outcome, OutcomeKind
+
+#: Seconds for which handlers that never wait may follow one another in one turn of the loop.
+SLICE = 0.005
+
+
+class LeaseLost(DulyError):
+    """The job belongs to somebody else by now; its effects in our database are rolled back."""
+
+
+class Running(Accounts):
+    """Runs what was claimed."""
+
+    def _accept(self, runs: list[Run]) -> None:
+        touched = {}
+        for run in runs:
+            lane = run.lane
+            lane.buffer.append((run, run.claimed_mono))
+            touched[lane.name] = lane
+        with self._lock:
+            for run in runs:
+                run.lane.transit -= 1
+        for lane in touched.values():
+            self._pump(lane)
+
+    def _pump(self, lane: Lane) -> None:
+        """Start what there are slots for."""
+        if lane.pumping:
+            return
+        lane.pumping = True
+        try:
+            while lane.buffer and lane.running < lane.concurrency:
+                run: Run = lane.buffer.popleft()[0]
+                if self.state != "running" or run.reason is not None:
+                    self._settled(run, Outcome(OutcomeKind.RELEASED))
+                    continue
+                lane.running += 1
+                self._start(run)
+        finally:
+            lane.pumping = False
+
+    def _start(self, run: Run) -> None:
+        """Begin a run; its slot is taken already."""
+        assert self._loop is not None
+        task = run.task
+        if task is None:  # it was claimed by name, so this cannot be; be safe
+            self._end(run, Outcome(OutcomeKind.RELEASED))
+        elif task.run_in == "loop":
+            asyncio.Task(self._serve(run, task), loop=self._loop, name="duly handler", context=self._context.copy())
+        else:
+            self._begin(run, task)
+            if task.run_in == "thread":
+                run.cancel_event()
+                self._threads.submit(self._context.copy().run, self._run_thread, run, task)
+            else:
+                self._threads.submit(self._run_process, run, task)
+
+    def _new_turn(self) -> None:
+        """From here to the loop's next turn, handlers that never wait may follow one another for a slice of time."""
+        assert self._loop is not None
+        self._turning, self._turn_until = True, time.monotonic() + SLICE
+        self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._turning = False
+
+    def _begin(self, run: Run, task: Task[Any, Any]) -> None:
+        run.started_mono = time.monotonic()
+        if task.timeout is not None:
+            run.deadline = run.started_mono + task.timeout
+            self._watch_deadlines()
+
+    async def _serve(self, run: Run, task: Task[Any, Any]) -> None:
+        """Run a handler on the loop; if it ends without waiting for anything, the next one of the lane right after it.
+
+        An asyncio task per handler is what cancellation and context variables want, and half of what a short handler
+        costs. So a handler is driven by hand to where it first waits. One that waits has this task to itself from there on
+        to its end. One that ends before that leaves the task to the next, unless it has changed a context variable.
+        """
+        lane, untouched = run.lane, contextvars.copy_context()
+        lane.pumping = True  # the next ones are taken here
+        if not self._turning:
+            self._new_turn()
+        try:
+            while True:
+                if run.reason is not None:
+                    self._end(run, Outcome(INTERRUPTED[run.reason]))
+                else:
+                    self._begin(run, task)
+                    handler = self._run_async(run, task)
+                    try:
+                        waits_for = handler.send(None)
+                    except StopIteration:
+                        pass
+                    else:
+                        run.handle = asyncio.current_task()
+                        break
+                if time.monotonic() > self._turn_until or contextvars.copy_context() != untouched:
+                    return
+                found = lane.next_on_loop()
+                if found is None or self.state != "running":
+                    return
+                run, task = found
+        finally:
+            lane.pumping = False
+            self._pump(lane)
+        await _Rest(handler, waits_for)
+
+    async def _run_async(self, run: Run, task: Task[Any, Any]) -> None:
+        try:
+            arguments = prepare(run, self.name)
+            if task.transactional is not None:
+                await self._run_async_transaction(run, task, arguments)
+                return
+            outcome = succeeded(run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload)
+        except InvalidArgument as error:
+            outcome = self._unreadable(run, error)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # SystemExit too: a handler that calls sys.exit() fails, the worker goes on
+            outcome = failed(run, error, self.clock.now())
+        self._end(run, outcome)
+
+    def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
+        """InvalidArgument before the handler ran is about the stored input; from inside the handler it is an ordinary failure."""
+        tb = error.__traceback__
+        inside = tb is not None and tb.tb_next is not None and run.task is not None and any(
+            f.tb_frame.f_code is getattr(run.task.fn, "__code__", None) for f in _frames(tb)
+        )  # fmt: skip
+        return failed(run, error, self.clock.now()) if inside else refused(error, self.clock.now())
+
+    def _run_thread(self, run: Run, task: Task[Any, Any]) -> None:
+        try:
+            arguments = prepare(run, self.name)
+            if task.transactional is not None:
+                self._run_transaction(run, task, arguments)
+                return
+            outcome = succeeded(run, call(task, arguments), self.settings.max_payload)
+        except InvalidArgument as error:
+            outcome = self._unreadable(run, error)
+        except BaseException as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end_soon(run, outcome)
+
+    def _run_process(self, run: Run, task: Task[Any, Any]) -> None:
+        from duly.jobs import processes
+
+        child = None
+        try:
+            with self._lock:
+                if self._children is None:
+                    self._children = processes.Children()
+                children = self._children
+            child = children.get()
+            run.kill = child.kill
+            if run.reason is not None:
+                child.kill()
+            output, problem = child.run(*processes.address(task), run.claimed.input, self.settings.max_payload)
+            error = None if problem is None else {"type": "UnstorableResult", "message": problem}
+            outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
+        except processes.ChildDied as died:
+            interrupted: BaseException = asyncio.CancelledError() if run.reason is not None else died
+            outcome = failed(run, interrupted, self.clock.now())
+        except processes.RemoteFailure as remote:
+            outcome = failed(run, remote, self.clock.now())
+            assert outcome.error is not None
+            outcome.error["type"] = remote.kind
+        except BaseException as raised:
+            outcome = failed(run, raised, self.clock.now())
+        finally:
+            run.kill = None
+            if child is not None:
+                children.put(child)
+        self._end_soon(run, outcome)
+
+    # ------------------------------------------------------------------ transactional handlers
+
+    def _run_transaction(self, run: Run, task: Task[Any, Any], arguments: Arguments) -> None:
+        """A handler with a session: its effects and the settlement are one commit."""
+        from sqlalchemy.orm import Session
+
+        assert task.transactional is not None
+        outcome, written = None, False
+        try:
+            with Session(self.db.session_engine) as session:
+                try:
+                    arguments.kwargs[task.transactional] = session
+                    outcome = succeeded(run, call(task, arguments), self.settings.max_payload)
+                    decided = self._decide(run, outcome)
+                    if not self.engine.store.settle(session.connection(), [decided], self.name):
+                        raise LeaseLost(f"job {run.claimed.id} belongs to another worker by now")
+                    session.commit()
+                    written = True
+                except BaseException:
+                    session.rollback()
+                    raise
+        except LeaseLost:
+            outcome = Outcome(OutcomeKind.LOST)
+        except BaseException as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end_soon(run, outcome, written)
+
+    async def _run_async_transaction(self, run: Run, task: Task[Any, Any], arguments: Arguments) -> None:
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        assert task.transactional is not None
+        outcome, written = None, False
+        try:
+            async with AsyncSession(self.db.async_engine) as session:
+                try:
+                    arguments.kwargs[task.transactional] = session
+                    outcome = succeeded(
+                        run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload
+                    )
+                    decided = self._decide(run, outcome)
+                    if not await session.run_sync(
+                        lambda s: self.engine.store.settle(s.connection(), [decided], self.name)
+                    ):
+                        raise LeaseLost(f"job {run.claimed.id} belongs to another worker by now")
+                    await session.commit()
+                    written = True
+                except BaseException:
+                    await session.rollback()
+                    raise
+        except LeaseLost:
+            outcome = Outcome(OutcomeKind.LOST)
+        except (Exception, asyncio.CancelledError) as error:
+            outcome = failed(run, error, self.clock.now())
+        self._end(run, outcome, written)
+
+    # ------------------------------------------------------------------ end of a run
+
+    def _end_soon(self, run: Run, outcome: Outcome, written: bool = False) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end, run, outcome, written)
+
+    def _end(self, run: Run, outcome: Outcome, written: bool = False) -> None:
+        """A run is over (on the loop): free its slot, start the next, hand the settlement on."""
+        lane = run.lane
+        lane.running -= 1
+        lane.ended += 1
+        run.ended_mono = time.monotonic()
+        if run.deadline:
+            self._deadlines -= 1
+        self._settled(run, outcome, written=written)
+        if lane.buffer:
+            self._pump(lane)
+        if lane.running + len(lane.buffer) <= lane.call_at:
+            self._bell.ring()
+
+    def _settled(self, run: Run, outcome: Outcome, *, written: bool = False) -> None:
+        if run.settled:
+            return
+        run.settled = True
+        if outcome.kind is OutcomeKind.LOST:
+            # not ours any more: nothing to write
+            self._forget([run])
+            self.tally.lost += 1
+            self.emitter.emit("lease_lost", "warning", worker=self.name, job=run.claimed.id, task=run.claimed.task)
+            return
+        decided = self._decide(run, outcome)
+        run.settlement = decided
+        if written:
+            self._account([run], {run.claimed.id})
+            return
+        self._done.put(run)
+
+    # ------------------------------------------------------------------ timeouts
+
+    def _watch_deadlines(self) -> None:
+        """One timer for all timeouts: it runs while any job has one."""
+        self._deadlines += 1
+        if not self._sweeping:
+            self._sweeping = True
+            assert self._loop is not None
+            self._loop.call_later(0.05, self._sweep)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for run in self.held():
+            if run.deadline and run.deadline <= now and run.reason is None and not run.settled:
+                run.interrupt("timeout")
+        self._sweeping = self._deadlines > 0
+        if self._sweeping:
+            assert self._loop is not None
+            self._loop.call_later(0.05, self._sweep)
+
+    # ------------------------------------------------------------------ giving back
+
+    def _give_back(self, which: Any) -> None:
+        """Release prefetched jobs that have not started (on the loop): no attempt is used."""
+        for lane in self.lanes.values():
+            kept = [item for item in lane.buffer if not which(item)]
+            back = [item for item in lane.buffer if which(item)]
+            lane.buffer.clear()
+            lane.buffer.extend(kept)
+            for run, _ in back:
+                self._settled(run, Outcome(OutcomeKind.RELEASED))
+
+    def give_back_soon(self, which: Any) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._give_back, which)
+
+
+def _frames(tb: Any) -> Any:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+class _Rest:
+    """The rest of a coroutine that was driven by hand to where it waits for ``first``, as something to await."""
+
+    __slots__ = ("coroutine", "first")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], first: Any) -> None:
+        self.coroutine, self.first = coroutine, first
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waits_for = self.first
+        while True:
+            try:
+                yield waits_for
+            except BaseException as error:
+                # a cancellation, or the failure of what was waited for, goes to the coroutine
+                try:
+                    waits_for = self.coroutine.throw(error)
+                except StopIteration:
+                    return
+            else:
+                # from here on the interpreter hands everything through by itself
+                yield from self.coroutine.__await__()
+                return

@@ -1,0 +1,125 @@
+"""The settle thread: writes what gathered while its last statement ran, until the database has taken it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+import time
+
+from sqlalchemy import Connection
+
+from duly.jobs.loops import LOOP_BACKOFF
+from duly.jobs.run import Run
+from duly.jobs.settle import Claimed, Settlement
+from duly.jobs.worker.claiming import Claiming
+from duly.kernel.errors import DatabaseUnavailable
+
+UNSTORABLE = {"type": "UnstorableOutcome", "message": "the database refused the outcome of this run"}
+
+
+class Settling(Claiming):
+    """Writes outcomes."""
+
+    def _settle_step(self) -> None:
+        batch = self._gather()
+        if not batch:
+            return
+        settlements = [run.settlement for run in batch if run.settlement is not None]
+        failures = 0
+        while True:
+            try:
+                held = self._exchange(settlements) if self._fused and not failures else self._write(settlements)
+                break
+            except Exception as error:
+                # The outcome of the runs is known and must not be lost: write it again until the database takes it.
+                failures += 1
+                if len(batch) > 1 and not isinstance(error, DatabaseUnavailable):
+                    self._write_one_by_one(batch)
+                    return
+                self._settler.ready, self._settler.problem = False, f"{type(error).__name__}: {error}"[:500]
+                self.emitter.emit(
+                    "settle_failed", "error", error=self._settler.problem, jobs=len(batch), failures=failures
+                )
+                if not isinstance(error, DatabaseUnavailable):
+                    held = self._write_plainly(settlements[0], error)
+                    break
+                if self._settler.stopping.wait(LOOP_BACKOFF.delay(failures)):
+                    for run in batch:
+                        self._done.put(run)
+                    return
+        self._account(batch, held)
+
+    def _exchange(self, settlements: list[Settlement]) -> set[int]:
+        """Settle, and claim in the same transaction if there is room: on SQLite one commit then serves both ends."""
+        engine, asked_at = self.engine, time.monotonic()
+        if not self._claiming.acquire(blocking=False):
+            return self._write(settlements)  # the claim thread is at it; the group commit joins the two if it can
+        try:
+            rooms, _ = self._rooms()
+            if not rooms or self._claimer.stopping.is_set():
+                return self._write(settlements)
+            tasks, token = engine.task_names, secrets.randbits(62)
+
+            def both(connection: Connection) -> tuple[set[int], list[Claimed]]:
+                held = engine.store.settle(connection, settlements, self.name)
+                return held, engine.store.claim(connection, rooms, tasks, token, self.terms.seconds, self.name)
+
+            held, rows = self.db.write(both)
+            if rows:
+                self._quiet.clear()
+                self._deliver(rows, asked_at)
+            return held
+        finally:
+            self._claiming.release()
+
+    def _gather(self) -> list[Run]:
+        """Wait for an ended run, then take all that have ended meanwhile. A job stands in a batch once."""
+        first = self._carry or self._done.get()
+        self._carry = None
+        if first is None:
+            return []
+        batch, seen, get = [first], {first.claimed.id}, self._done.get_nowait
+        for _ in range(self.settings.claim_batch - 1):
+            try:
+                run = get()
+            except queue.Empty:
+                break
+            if run is None:
+                continue
+            if run.claimed.id in seen:
+                self._carry = run
+                break
+            seen.add(run.claimed.id)
+            batch.append(run)
+        return batch
+
+    def _write(self, batch: list[Settlement]) -> set[int]:
+        store = self.engine.store
+        door = self.db.once if store.settles_alone(batch) else self.db.write
+        return door(lambda c: store.settle(c, batch, self.name))
+
+    def _write_one_by_one(self, batch: list[Run]) -> None:
+        """One settlement that the database refuses must not hold up the others."""
+        for run in batch:
+            assert run.settlement is not None
+            try:
+                held = self._write([run.settlement])
+            except Exception as error:
+                if isinstance(error, DatabaseUnavailable):
+                    self._done.put(run)
+                    continue
+                held = self._write_plainly(run.settlement, error)
+            self._account([run], held)
+
+    def _write_plainly(self, s: Settlement, error: Exception) -> set[int]:
+        """Write the end of a run without what the database would not take. If even that fails, the lease lapses and the
+        rescue accounts for the run."""
+        self.emitter.emit("settlement_refused", "error", job=s.id, error=str(error)[:500])
+        plain = Settlement(
+            s.id, s.token, s.event, s.status, output="{}" if s.final else None, error=UNSTORABLE, action=s.action, level=s.level,
+            wait=s.wait, until=s.until, counted=s.counted, record=s.record, parent_id=s.parent_id, key_scope=s.key_scope,
+        )  # fmt: skip
+        with contextlib.suppress(Exception):
+            return self._write([plain])
+        return set()
