@@ -316,6 +316,13 @@ def test_every_decision_is_in_its_index() -> None:
     assert [name for name in files if f"({name})" not in index] == []
 
 
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z]+(?:/[a-z]+)*(?:\.py|/))`", text))
+    assert len(named) > 15
+    assert {name for name in named if not (ROOT / "src" / "duly" / name).exists()} == set()
+
+
 def test_every_page_can_be_reached_from_the_front_page() -> None:
     spec = spec_from_file_location("check_links", DOCS / "check_links.py")
     assert spec is not None
