@@ -103,8 +103,11 @@ class JobReader:
         out: dict[int, Job] = {}
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
-            # A job that moves between the two reads is found in the second.
-            for query, table in ((_live(), jobs), (_done(), jobs_done)):
+            # A job that ends between two reads is found in the second, one that is replayed between them in the third.
+            for query, table in ((_live(), jobs), (_done(), jobs_done), (_live(), jobs)):
+                part = [ident for ident in part if ident not in out]
+                if not part:
+                    break
                 for row in connection.execute(query.where(table.c.id.in_(part))):
                     out[row.id] = to_job(row)
         return out

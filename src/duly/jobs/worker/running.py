@@ -1,6 +1,6 @@
 """Handlers: started on the event loop as slots come free, run there, on threads or in processes, and handed on when they end.
 
-Everything here but ``_run_thread``, ``_run_process`` and ``_run_transaction`` happens on the loop's thread.
+Everything here but ``_run_thread``, ``_run_process``, ``_begun`` and ``_run_transaction`` happens on the loop's thread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import time
 from collections.abc import Coroutine, Generator
+from functools import partial
 from typing import Any
 
 from duly.jobs.claim import Lane
@@ -22,6 +23,8 @@ from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Seconds for which handlers that never wait may follow one another in one turn of the loop.
 SLICE = 0.005
+#: A process for handlers that has not begun after so many seconds, imports included, is taken for hung.
+STARTS_WITHIN = 60.0
 
 
 class LeaseLost(DulyError):
@@ -73,6 +76,8 @@ class Running(Accounts):
                 run.cancel_event()
                 self._threads.submit(self._context.copy().run, self._run_thread, run, task)
             else:
+                if task.timeout is not None:
+                    run.deadline += STARTS_WITHIN  # until its process says that it has begun
                 self._threads.submit(self._run_process, run, task)
 
     def _new_turn(self) -> None:
@@ -175,7 +180,8 @@ class Running(Accounts):
             run.kill = child.kill
             if run.reason is not None:
                 child.kill()
-            output, problem = child.run(*processes.address(task), run.claimed.input, self.settings.max_payload)
+            limit = self.settings.max_payload
+            output, problem = child.run(*processes.address(task), run.claimed.input, limit, partial(self._begun, run))
             error = None if problem is None else {"type": "UnstorableResult", "message": problem}
             outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
         except processes.ChildDied as died:
@@ -192,6 +198,11 @@ class Running(Accounts):
             if child is not None:
                 children.put(child)
         self._end_soon(run, outcome)
+
+    def _begun(self, run: Run) -> None:
+        """The handler begins now, in its process: the time that the process took to start is not the handler's."""
+        if run.task is not None and run.task.timeout is not None:
+            run.deadline = time.monotonic() + run.task.timeout
 
     # ------------------------------------------------------------------ transactional handlers
 
