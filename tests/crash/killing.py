@@ -34,8 +34,8 @@ class Killer:
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._doing = threading.local()
-        #: What waits for the commit of a connection.
-        self._to_commit: dict[Connection, str] = {}
+        #: What waits for the commit of a connection. On SQLite one commit may serve several.
+        self._to_commit: dict[Connection, list[str]] = {}
 
     def __call__(self, step: str) -> None:
         if step != self.at:
@@ -116,7 +116,7 @@ class Killer:
                 self._doing.act = before
             if result:
                 self(f"{act}.after")
-                self._to_commit[connection] = f"{act}.commit"
+                self._to_commit.setdefault(connection, []).append(f"{act}.commit")
             return result
 
         setattr(owner, name, passed)
@@ -139,4 +139,5 @@ class Killer:
 
     def _before_commit(self, connection: Connection) -> None:
         self("commit")
-        self(self._to_commit.pop(connection, ""))
+        for step in self._to_commit.pop(connection, []):
+            self(step)

@@ -28,7 +28,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from crash import apart
+from crash import apart, apart_late
 from crash.killing import Killer
 from duly import Backoff, Context, Duly, Job
 from duly.jobs.worker import Worker
@@ -210,7 +210,7 @@ def define(app: Duly) -> Duly:
     app.task("ABOOK", max_attempts=MANY, backoff=SOON)(abook)
     app.task("ENTER", max_attempts=MANY, backoff=SOON)(enter)
     app.task("APART", run_in="process", backoff=SOON)(apart.apart)
-    app.task("APART_BRIEFLY", run_in="process", backoff=SOON, timeout=0.5)(apart.apart_briefly)
+    app.task("APART_LATE", run_in="process", max_attempts=1, timeout=0.5)(apart_late.apart_late)
     return app
 
 

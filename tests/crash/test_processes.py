@@ -46,17 +46,19 @@ def test_a_process_serves_one_job_after_the_other_and_goes_with_its_worker(scene
     assert not running(outputs[0])
 
 
-def test_a_timeout_kills_the_process_and_the_next_job_gets_another(scene: Scene, folder: Path) -> None:
+def test_a_timeout_kills_the_process_and_begins_when_the_handler_does(scene: Scene) -> None:
+    """The timeout is shorter than the start of a process with this handler, so each fresh process would be killed, and
+    no job ever done, if the start were counted."""
     scene.worker("w", {"default": 1})
-    ended(scene, scene.enqueue("APART", folder=str(folder)))  # so that the process is there
-    slow = ended(scene, scene.enqueue("APART_BRIEFLY", options={"max_attempts": 1}, folder=str(folder), seconds=60))
+    first = ended(scene, scene.enqueue("APART_LATE", seconds=0))
+    assert first.status is Status.SUCCEEDED
+    slow = ended(scene, scene.enqueue("APART_LATE", seconds=60))
     assert (slow.status, slow.error["type"]) == (Status.FAILED, "Timeout")
     assert [a.outcome for a in scene.attempts(slow.id)] == ["timed_out"]
-    [killed] = children(folder)
-    scene.wait(lambda: not running(killed), 5, "the end of the process")
-    next_one = ended(scene, scene.enqueue("APART", folder=str(folder)))
-    assert next_one.status is Status.SUCCEEDED
-    assert next_one.output["pid"] != killed
+    scene.wait(lambda: not running(first.output["pid"]), 5, "the end of the process")
+    last = ended(scene, scene.enqueue("APART_LATE", seconds=0))
+    assert last.status is Status.SUCCEEDED
+    assert last.output["pid"] != first.output["pid"]
 
 
 def test_a_process_that_crashes_is_a_failed_attempt_and_the_worker_goes_on(scene: Scene, folder: Path) -> None:
