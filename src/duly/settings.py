@@ -49,7 +49,7 @@ class Settings:
     )
     claim_batch: int = _setting(500, "jobs", "The most jobs taken in one claim.", low=1)
     max_attempts: int = _setting(
-        4, "attempts", "How often a job may run in all: 3 retries are 4 attempts (R003-6).", low=1
+        4, "attempts", "How often a job may run in all: 3 retries are 4 attempts.", low=1
     )
     max_payload: int = _setting(262_144, "bytes", "The largest input or output of a job, encoded.", low=256)
     retention: float = _setting(
@@ -61,7 +61,7 @@ class Settings:
     key_retention: float = _setting(
         0.0,
         "s",
-        "How long the idempotency key of a finished job is remembered. 0 remembers it for ever (T002-p).",
+        "How long the idempotency key of a finished job is remembered. 0 remembers it for ever.",
         low=0,
     )
     sqlite_synchronous: str = _setting(
@@ -96,7 +96,7 @@ class Settings:
     audit_success: bool = _setting(
         True,
         "",
-        "Write an audit row for each job that succeeds (R003-7). Failures and operators' acts are always audited.",
+        "Write an audit row for each job that succeeds. Failures and operators' acts are always audited.",
     )
     tenant: str = _setting("default", "", "The tenant of jobs that name none.")
     log_level: str = _setting(
