@@ -162,8 +162,6 @@ class JobMaker:
             created_at.astimezone(UTC),
             due_at and due_at.astimezone(UTC),
         )
-        if new.concurrency_key is not None:
-            self._govern(connection, {new.queue})
         return _job(new, ident, created_at, run_at, due_at)
 
     def _insert_many(self, connection: Connection, new: Sequence[NewJob], own: bool) -> list[Enqueued]:
