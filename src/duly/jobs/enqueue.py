@@ -145,6 +145,9 @@ class JobMaker:
         return EnqueuedMany(ids, job)
 
     def _insert_one(self, connection: Connection, new: NewJob, own: bool) -> Job:
+        if new.concurrency_key is not None:
+            # first, because each statement may be a transaction of its own: nobody sees the job without its limit
+            self._govern(connection, {new.queue})
         now = self.db.stamp()
         parameters: dict[str, Any] = {
             "tenant": new.tenant, "queue": new.queue, "task": new.task, "priority": new.priority, "input": new.input,
