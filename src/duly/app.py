@@ -353,11 +353,11 @@ class Gate:
         """Is it open? Asked of the database each time. What cannot be read as yes counts as closed."""
         return self.app._read(self.app.engine.queues.online)
 
-    def online(self, actor: str = "code", reason: str = "") -> None:
+    def online(self, reason: str = "", actor: str = "code") -> None:
         """Open it for every worker. Audited with who did it and why."""
         self.app._write(lambda c: self.app.engine.queues.set_online(c, True, actor, reason))
 
-    def offline(self, actor: str = "code", reason: str = "") -> None:
+    def offline(self, reason: str = "", actor: str = "code") -> None:
         """Close it for every worker. Running jobs go on. Audited with who did it and why."""
         self.app._write(lambda c: self.app.engine.queues.set_online(c, False, actor, reason))
 

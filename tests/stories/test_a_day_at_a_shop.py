@@ -187,11 +187,11 @@ def test_a_stocktaking_holds_everything_and_nothing_is_lost_or_counted(shop: Sho
         enqueue("OPEN", run_at=at(FRIDAY, hour))
     enqueue("NEWS", {"address": "ada"}, run_at=at(FRIDAY, 10))
     shop.until(at(FRIDAY, 9, 30))
-    shop.app.gate.offline("manager", "stocktaking")
+    shop.app.gate.offline("stocktaking", actor="manager")
     shop.app.queues.pause("mail", "the letter has a typo", "manager")
     shop.until(at(FRIDAY, 11, 30))
     assert (shop.ran("open"), shop.ran("news ada")) == ([at(FRIDAY, 9)], [])
-    shop.app.gate.online("manager")
+    shop.app.gate.online(actor="manager")
     shop.until(at(FRIDAY, 13))
     assert shop.ran("open") == [at(FRIDAY, 9), at(FRIDAY, 11, 30), at(FRIDAY, 11, 30)]
     shop.app.queues.resume("mail", "manager")

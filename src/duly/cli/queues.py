@@ -196,9 +196,9 @@ def gate(position: str | None, reason: str) -> None:
     asked = state()
     app = asked.open()
     if position == "online":
-        app.gate.online(actor(), reason)
+        app.gate.online(reason, actor())
     elif position == "offline":
-        app.gate.offline(actor(), reason)
+        app.gate.offline(reason, actor())
     elif reason:
         raise click.UsageError("--reason is given, but not where to move the gate: online or offline.")
     g = app.db.read(lambda c: gate_facts(app.engine, c))

@@ -23,7 +23,7 @@ from duly.jobs.admin import JobAdmin
 from duly.jobs.claim import STALE
 from duly.jobs.queues import QueueSettings
 from duly.jobs.tables import workers
-from duly.kernel.errors import DatabaseUnavailable
+from duly.kernel.errors import DatabaseUnavailable, brief
 from duly.kernel.gate import Hold
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ class Housekeeper:
                 trouble = error
                 break
             except Exception as error:
-                self.emitter.emit(
-                    "duty_failed", "error", duty=duty.name, error=f"{type(error).__name__}: {error}"[:500]
-                )
+                self.emitter.emit("duty_failed", "error", duty=duty.name, error=brief(error))
         if trouble is not None:
             raise trouble
         self.worker.loops[3].stopping.wait(max(0.02, min(d.due for d in self.duties) - time.monotonic()))
@@ -166,7 +164,10 @@ class Housekeeper:
         self.db.write(say)
 
     def say_goodbye(self) -> None:
-        """Leave the list of workers."""
+        """Seal what was done last, and leave the list of workers."""
+        for _ in range(20):
+            if self._sealer.seal(5000) == 0:
+                break
         self.db.write(lambda c: c.execute(delete(workers).where(workers.c.name == self.worker.name)))
 
     def progress(self) -> None:

@@ -83,7 +83,7 @@ class Job:
     run_at: datetime | None = None
     #: When it becomes claimable; None when it is now, or when it is live no more.
     due_at: datetime | None = None
-    #: Set by a failed attempt, until the next one starts.
+    #: When the last failed attempt was to be followed by the next. Kept while that one runs.
     next_retry_at: datetime | None = None
     #: How often it was started, the present run included.
     attempts: int = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from duly.kernel.backoff import Backoff
+from duly.kernel.errors import brief
 from duly.kernel.events import Emitter
 
 #: Between failures of a loop: 0.1, 0.2 … 5 seconds, so that work resumes well within 10 s of a recovery.
@@ -53,7 +54,7 @@ class Loop:
                 self._step()
             except Exception as error:
                 failures += 1
-                self.ready, self.problem = False, f"{type(error).__name__}: {error}"[:500]
+                self.ready, self.problem = False, brief(error)
                 self._emitter.emit("loop_failed", "error", loop=self.name, error=self.problem, failures=failures)
                 self.stopping.wait(LOOP_BACKOFF.delay(failures))
             else:

@@ -30,6 +30,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 
+def brief(error: BaseException) -> str:
+    """An error in one line for logs: its type and the first line of its text.
+
+    The lines after the first are where databases quote the row they refuse, and a log holds no data of jobs.
+    """
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
 class DulyError(Exception):
     """The root of every error Duly raises on purpose."""
 

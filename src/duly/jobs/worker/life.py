@@ -18,7 +18,7 @@ from duly.jobs.house import Housekeeper
 from duly.jobs.loops import Loop
 from duly.jobs.worker.settling import Settling
 from duly.jobs.worker.state import Tally
-from duly.kernel.errors import DulyError
+from duly.kernel.errors import DulyError, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
 
 
@@ -53,7 +53,7 @@ class Worker(Settling):
         if until_idle is not False:
             self._until_idle = 0.0 if until_idle is True else float(until_idle)
         restore = self._catch_signals(loop) if signals else None
-        listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=str(e)[:300]))
+        listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)))
         self.state = "running"
         self.emitter.emit(
             "worker_started", worker=self.name, queues={n: ln.concurrency for n, ln in self.lanes.items()}

@@ -54,7 +54,9 @@ class Running(Accounts):
         try:
             while lane.buffer and lane.running < lane.concurrency:
                 run: Run = lane.buffer.popleft()[0]
-                if self.state != "running" or run.reason is not None:
+                fresh = self.terms.trusted(run.claimed_mono, time.monotonic())
+                if self.state != "running" or run.reason is not None or not fresh:
+                    # not begun, so no attempt is used; if the lease has lapsed meanwhile, this changes nothing
                     self._settled(run, Outcome(OutcomeKind.RELEASED))
                     continue
                 lane.running += 1
@@ -110,6 +112,8 @@ class Running(Accounts):
             while True:
                 if run.reason is not None:
                     self._end(run, Outcome(INTERRUPTED[run.reason]))
+                elif not self.terms.trusted(run.claimed_mono, time.monotonic()):
+                    self._end(run, Outcome(OutcomeKind.RELEASED))
                 else:
                     self._begin(run, task)
                     handler = self._run_async(run, task)
@@ -122,8 +126,7 @@ class Running(Accounts):
                         break
                 if time.monotonic() > self._turn_until or contextvars.copy_context() != untouched:
                     return
-                found = lane.next_on_loop()
-                if found is None or self.state != "running":
+                if self.state != "running" or (found := lane.next_on_loop()) is None:
                     return
                 run, task = found
         finally:

@@ -13,7 +13,7 @@ from duly.jobs.loops import LOOP_BACKOFF
 from duly.jobs.run import Run
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.worker.claiming import Claiming
-from duly.kernel.errors import DatabaseUnavailable
+from duly.kernel.errors import DatabaseUnavailable, brief
 
 UNSTORABLE = {"type": "UnstorableOutcome", "message": "the database refused the outcome of this run"}
 
@@ -37,7 +37,7 @@ class Settling(Claiming):
                 if len(batch) > 1 and not isinstance(error, DatabaseUnavailable):
                     self._write_one_by_one(batch)
                     return
-                self._settler.ready, self._settler.problem = False, f"{type(error).__name__}: {error}"[:500]
+                self._settler.ready, self._settler.problem = False, brief(error)
                 self.emitter.emit(
                     "settle_failed", "error", error=self._settler.problem, jobs=len(batch), failures=failures
                 )
@@ -115,7 +115,7 @@ class Settling(Claiming):
     def _write_plainly(self, s: Settlement, error: Exception) -> set[int]:
         """Write the end of a run without what the database would not take. If even that fails, the lease lapses and the
         rescue accounts for the run."""
-        self.emitter.emit("settlement_refused", "error", job=s.id, error=str(error)[:500])
+        self.emitter.emit("settlement_refused", "error", job=s.id, error=brief(error))
         plain = Settlement(
             s.id, s.token, s.event, s.status, output="{}" if s.final else None, error=UNSTORABLE, action=s.action, level=s.level,
             wait=s.wait, until=s.until, counted=s.counted, record=s.record, parent_id=s.parent_id, key_scope=s.key_scope,
