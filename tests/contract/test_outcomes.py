@@ -345,7 +345,7 @@ class Unstorable(Exception):
 @pytest.mark.parametrize(
     ("error", "message"),
     [(Rude(), "(the error's text cannot be made)"), (Unstorable(), "a\\0b \\ud800 é"), (ValueError("x" * 10_000), "x" * 4000),
-     (KeyError(), "KeyError"), (asyncio.CancelledError(), "CancelledError"), (TimeoutError("t"), "t")],
+     (KeyError(), "KeyError"), (asyncio.CancelledError(), "CancelledError"), (SystemExit(3), "3"), (TimeoutError("t"), "t")],
     ids=lambda v: type(v).__name__,
 )  # fmt: skip
 def test_an_exception_of_any_kind_is_an_outcome(app: Duly, kind: str, error: BaseException, message: str) -> None:
