@@ -121,6 +121,21 @@ def test_a_worker_survives_the_loss_of_any_of_its_connections(pg_url: str, make_
     assert worker.ended() == 0
 
 
+def test_a_caller_does_not_notice_that_its_idle_connections_were_closed(
+    pg_url: str, make_scene: Callable[..., Scene]
+) -> None:
+    """B034: after a restart of the server, a web process enqueues at its first try."""
+    scene = make_scene(pg_url)
+    with psycopg.connect(pg_url, autocommit=True) as admin:
+        ours = "FROM pg_stat_activity WHERE application_name = 'duly' AND datname = current_database()"
+        for key in (None, "with a key"):
+            scene.enqueue("WORK", options={"key": key})
+            admin.execute(f"SELECT pg_terminate_backend(pid) {ours}")
+            scene.wait(lambda: admin.execute(f"SELECT count(*) {ours}").fetchall() == [(0,)], 10, "their end")
+        scene.enqueue("WORK")
+    assert scene.app.jobs.count() == 3
+
+
 def test_a_transaction_that_is_cut_off_under_its_handler_is_tried_again(
     pg_url: str, make_scene: Callable[..., Scene]
 ) -> None:  # B034

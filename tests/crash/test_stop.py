@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from crash.scene import Scene
 from duly import Status
@@ -91,20 +94,21 @@ def test_a_second_signal_ends_the_wait(scene: Scene) -> None:  # B032
     assert (worker.log, scene.errors()) == ("", [])
 
 
-def test_prefetched_jobs_go_back_at_once_when_the_worker_stops(scene: Scene) -> None:  # HOUSE decision 1
+def test_prefetched_jobs_do_not_wait_for_the_slow_ones_of_a_stopping_worker(scene: Scene) -> None:  # HOUSE decision 1
     """They were claimed and have not begun: another worker runs them while the first one still drains."""
     first = scene.worker("first", {"default": 2}, grace=20)
-    quick = [made.job.id for made in scene.app.enqueue_many("WORK", [{}] * 300)]
-    scene.wait_for_end(quick)  # the lane has shown a pace, so it will prefetch
-    slow = [made.job.id for made in scene.app.enqueue_many("WORK", [{"seconds": 2}] * 2)]
-    more = [made.job.id for made in scene.app.enqueue_many("WORK", [{}] * 50)]
-    scene.wait(lambda: all(scene.lines("begin", job=job) for job in slow), 10, "the slow jobs to begin")
+    made = scene.app.enqueue_many("WORK", [{}] * 1000 + [{"seconds": 2}] * 2 + [{}] * 50)
+    jobs = [one.job.id for one in made]
+    slow, more = jobs[1000:1002], jobs[1002:]
+    scene.wait(lambda: all(scene.lines("begin", job=job) for job in slow), 20, "the slow jobs to begin")
     first.signal(signal.SIGTERM)
+    held = scene.app.jobs.count(status=[Status.RUNNING])
+    assert held > 2, "the lane had shown a pace, so it has prefetched"
     scene.worker("second", grace=20)
     scene.wait_for_end(more, 20)
     assert first.alive, "the first one is still at its slow jobs"
     assert first.ended() == 0
-    assert scene.check(quick + slow + more, most=1) == []
+    assert scene.check(jobs, most=1) == []
     assert scene.sql("SELECT count(*) FROM attempts") == [(0,)]
 
 
@@ -145,6 +149,9 @@ def test_ctrl_c_in_a_terminal_stops_a_worker_without_a_traceback(sqlite_url: str
     finally:
         process.kill()
     assert (out, err, process.returncode) == ("stopped\n", "", 0)
+    with closing(sqlite3.connect(str(make_url(sqlite_url).database))) as connection:
+        done = connection.execute("SELECT status, attempts, error FROM jobs_done").fetchall()
+    assert done == [("succeeded", 1, None)], "its process has finished the job"
 
 
 def test_a_stop_of_the_whole_service_lets_handlers_in_processes_finish(
