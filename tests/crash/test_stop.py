@@ -106,7 +106,7 @@ def test_prefetched_jobs_do_not_wait_for_the_slow_ones_of_a_stopping_worker(scen
     assert held > 2, "the lane had shown a pace, so it has prefetched"
     scene.worker("second", grace=20)
     scene.wait_for_end(more, 20)
-    assert first.alive, "the first one is still at its slow jobs"
+    assert [scene.lines("end", job=job) for job in slow] == [[], []], "the first one is still at its slow jobs"
     assert first.ended() == 0
     assert scene.check(jobs, most=1) == []
     assert scene.sql("SELECT count(*) FROM attempts") == [(0,)]
