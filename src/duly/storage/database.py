@@ -282,6 +282,8 @@ class Database:
             self._reader.dispose()
         if self._sessions is not None:
             self._sessions.dispose()
+        if self._async is not None:
+            self._async.sync_engine.dispose(close=False)  # its connections belong to an event loop that may be gone
         self.engine.dispose()
         self._vital.dispose()
         if self._pool is not None:
