@@ -100,12 +100,12 @@ def test_a_worker_killed_at_any_step_loses_no_job_and_ends_each_once(scene: Scen
     lapse(scene)
     scene.worker("successor", dict.fromkeys(victims, 5))
     scene.wait_for_end()
-    assert scene.check(job for job, _ in victims.values()) == []
+    assert scene.check(ident for ident, _ in victims.values()) == []
     postgres = not scene.app.db.is_sqlite
     seen, expected = {}, {}
-    for queue, (job, death) in victims.items():
-        lost = [a for a in scene.attempts(job) if a.outcome == "lost"]
-        seen[queue] = (len(scene.effects(job)), len(lost))
+    for queue, (ident, death) in victims.items():
+        lost = [a for a in scene.attempts(ident) if a.outcome == "lost"]
+        seen[queue] = (len(scene.effects(ident)), len(lost))
         expected[queue] = (death.effects, death.lost)
         if postgres and death.lost_postgres is not None:
             expected[queue] = (death.effects_postgres or death.effects, death.lost_postgres)

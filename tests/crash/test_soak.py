@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from crash.program import LEDGER
-from crash.scene import Scene
+from crash.scene import Actor, Scene
 
 JOBS = 1000
 #: Seconds after which nobody is killed any more.
@@ -24,7 +24,7 @@ def test_whoever_is_killed_when_a_thousand_jobs_end_once_each_and_the_books_are_
         made.job.id for made in scene.app.enqueue_many("ENTER", ({"seconds": dice.random() / 20} for _ in range(JOBS)))
     ]
     began, started, killed = time.monotonic(), 0, 0
-    workers = []
+    workers: list[Actor] = []
     while len(workers) < 3 or scene.sql("SELECT 1 FROM jobs LIMIT 1"):
         workers = [w for w in workers if w.alive]
         while len(workers) < 3:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -25,7 +26,7 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 def test_a_stopping_worker_finishes_its_jobs_and_claims_no_more(scene: Scene, number: signal.Signals) -> None:
     """B032: its leases are kept while it drains, longer than they last, and a worker beside it finds nothing to rescue."""
     first = scene.worker("first", grace=20, lease=1)
-    apart = {"folder": str(scene.folder), "seconds": 2.5}
+    apart: dict[str, Any] = {"folder": str(scene.folder), "seconds": 2.5}
     jobs = [scene.enqueue(task, seconds=2.5).id for task in ("WORK", "THREAD")] + [scene.enqueue("APART", **apart).id]
     scene.wait(lambda: len(scene.lines("begin")) == 2 and list(scene.folder.glob("child-*")), 20, "three jobs to begin")
     second = scene.worker("second", grace=20, lease=1)
@@ -101,8 +102,8 @@ def test_prefetched_jobs_do_not_wait_for_the_slow_ones_of_a_stopping_worker(scen
     jobs = [one.job.id for one in made]
     slow, more = jobs[1000:1002], jobs[1002:]
     scene.wait(lambda: all(scene.lines("begin", job=job) for job in slow), 20, "the slow jobs to begin")
-    first.signal(signal.SIGTERM)
     held = scene.app.jobs.count(status=[Status.RUNNING])
+    first.signal(signal.SIGTERM)
     assert held > 2, "the lane had shown a pace, so it has prefetched"
     scene.worker("second", grace=20)
     scene.wait_for_end(more, 20)
