@@ -63,6 +63,7 @@ class Database:
     def _open(self) -> None:
         s = self.settings
         self._writer: sqlite.GroupWriter | None = None
+        self._autos: dict[Engine, Engine] = {}
         self._sessions: Engine | None = None
         self._async: Any = None
         if self.name == "sqlite":
@@ -165,7 +166,11 @@ class Database:
     @property
     def auto(self) -> Engine:
         """The calling thread's engine, each statement a transaction of its own."""
-        return self._pooled().execution_options(isolation_level="AUTOCOMMIT")
+        engine = self._pooled()
+        found = self._autos.get(engine)
+        if found is None:
+            found = self._autos[engine] = engine.execution_options(isolation_level="AUTOCOMMIT")
+        return found
 
     def _pooled(self) -> Engine:
         return self._vital if getattr(self._local, "vital", False) else self.engine
