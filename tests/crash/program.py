@@ -196,6 +196,10 @@ def enter(job: Job, seconds: float = 0) -> dict[str, Any]:
     return {"by": job.worker}
 
 
+#: Tasks whose effects do not stand in the journal.
+ELSEWHERE = {"BOOK", "ABOOK", "ENTER", "APART", "APART_LATE"}
+
+
 def define(app: Duly) -> Duly:
     """The tasks of these tests, for the processes that run them and for the test that enqueues them."""
     app.task("WORK", max_attempts=MANY, backoff=SOON)(work)
