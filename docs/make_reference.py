@@ -44,6 +44,7 @@ MEANINGS = {
     "listen_failed": "The connection that listens for wake-ups was lost. It reconnects; polling carries on.",
     "gate_changed": "The online gate was moved.",
     "queues_changed": "The set of queues that need a closer look before a claim has changed.",
+    "queue_failed": "What governs a queue could not be looked at; the other queues are claimed from as ever.",
     "queue_held": "A queue holds its work, told once until the reason changes.",
     "jobs_pruned": "Ended jobs past their retention were removed.",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",

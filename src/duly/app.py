@@ -31,7 +31,7 @@ from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, UnknownTask
 from duly.kernel.events import Emitter, Listener
 from duly.kernel.gate import Rate
-from duly.kernel.payload import check_name, check_value
+from duly.kernel.payload import check_name, check_size, check_value
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
@@ -190,10 +190,13 @@ class Duly:
         if o.meta is not None:
             check_value(dict(o.meta), "meta")
             meta = orjson.dumps(dict(o.meta)).decode()
+            check_size(len(meta), self.settings.max_payload, "meta")
         unique: str | float = "forever"
         if o.unique_until is not None:
             unique = o.unique_until.total_seconds() if isinstance(o.unique_until, timedelta) else o.unique_until
         parent = o.parent.id if isinstance(o.parent, Job) else o.parent.job.id if hasattr(o.parent, "job") else o.parent
+        if parent is not None and (isinstance(parent, bool) or not isinstance(parent, int) or not 0 < parent < 2**63):
+            raise InvalidArgument("parent", f"is {parent!r}; it must be a job or its id.")
         return NewJob(
             tenant=o.tenant or self.settings.tenant, queue=o.queue or queue, task=name, input=text,
             max_attempts=o.max_attempts or max_attempts or self.settings.max_attempts, priority=priority if o.priority is None else o.priority,

@@ -30,7 +30,7 @@ def test_a_job_is_made_without_an_application(on: Run, app: Duly) -> None:
 
 
 def test_every_option_reaches_the_job(on: Run, app: Duly) -> None:
-    parent = on("enqueue", "PARENT", "--json").json["id"]
+    parent = on("enqueue", "PARENT", "--tenant", "acme", "--json").json["id"]
     said = on(
         "enqueue", "SEND", "{}", "--key", "k", "--queue", "mail", "--priority", "-3", "--run-at", "2031-07-27T09:00:00+02:00",
         "--tenant", "acme", "--max-attempts", "7", "--concurrency-key", "host", "--parent", str(parent),

@@ -127,7 +127,7 @@ def test_a_job_is_shown_in_full(on: Run, tried: dict[str, int]) -> None:
 def test_a_job_is_shown_to_programs_with_its_attempts_children_and_trail(
     on: Run, app: Duly, tried: dict[str, int]
 ) -> None:
-    child = app.enqueue("C", parent=tried["failed"]).job.id
+    child = app.enqueue("C", parent=tried["failed"], tenant=app.jobs.get(tried["failed"]).tenant).job.id
     shown = on("jobs", "show", str(tried["failed"]), "--json").json
     assert (shown["id"], shown["status"], shown["label"]) == (tried["failed"], "failed", "failed")
     assert [a["outcome"] for a in shown["failed_attempts"]] == ["refused"]

@@ -43,7 +43,8 @@ def tamper(app: Duly, sql: str) -> None:
             ]:
                 connection.execute(text(f"DROP TRIGGER {name}"))
         else:
-            connection.execute(text("ALTER TABLE audit_log DISABLE TRIGGER USER"))
+            for table in ("audit_log", "audit_seals"):
+                connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         connection.execute(text(sql))
 
     app.db.write(act)
@@ -230,7 +231,7 @@ def test_a_changed_or_removed_seal_is_named(app: Duly, clock: ManualClock, sql: 
         seal(app)
         clock.advance(60)
     assert verify(app.db).broken is None
-    run_sql(app, sql)
+    tamper(app, sql)
     found = verify(app.db)
     assert found.broken is not None
     assert found.seal_id == seal_id
@@ -330,3 +331,24 @@ def test_every_worker_seals_what_is_done(db_url: str) -> None:
         wait_until(lambda: verify(app.db).rows == 5)
     assert verify(app.db).broken is None
     app.close()
+
+
+def test_a_row_with_an_id_below_the_first_is_named_as_slipped_in(app: Duly) -> None:
+    app.gate.offline("so that there is a row")
+    assert seal(app) >= 1
+    tamper(
+        app,
+        f"""INSERT INTO audit_log (id, at, tenant, actor, level, action, entity, entity_id, meta)
+        VALUES (-1, {"0" if app.db.is_sqlite else "now()"}, 'default', 'cli:eve', 'info', 'X', 'job', '1', '{{}}')""",
+    )
+    verdict = verify(app.db)
+    assert (verdict.row_id, verdict.seal_id) == (-1, None)
+    assert "slipped in" in (verdict.broken or "")
+
+
+def test_the_database_refuses_to_change_or_remove_seals(app: Duly) -> None:
+    app.gate.offline("so that there is a row")
+    assert seal(app) >= 1
+    for statement in ("UPDATE audit_seals SET rows = 0", "DELETE FROM audit_seals"):
+        with pytest.raises(Exception, match="append-only"):
+            app.db.write(lambda c, sql=statement: c.execute(text(sql)))

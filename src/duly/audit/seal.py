@@ -173,8 +173,12 @@ def _verify(db: Database, connection: Connection, progress: Callable[[int], None
     strangers: dict[int, int] = {}  # row id → seal whose range it stands in without being covered
     ids = list(connection.execute(select(audit_seals.c.id).order_by(audit_seals.c.id)).scalars())
 
-    def broken(why: str, seal: int, row: int | None = None) -> Verdict:
+    def broken(why: str, seal: int | None, row: int | None = None) -> Verdict:
         return Verdict(rows_ok, seals_ok, 0, why, seal, row)
+
+    below = connection.execute(select(func.min(audit_log.c.id))).scalar()
+    if below is not None and below < 1:
+        return broken(f"audit row {below} was slipped in: ids begin at 1", None, below)
 
     for seal_id in ids:
         seal = connection.execute(select(audit_seals).where(audit_seals.c.id == seal_id)).one()

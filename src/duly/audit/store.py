@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, insert
@@ -36,3 +36,14 @@ def record(
             meta=dict(meta or {}),
         )
     )
+
+
+def record_many(
+    db: Database, connection: Connection, entries: Sequence[tuple[object, str]], *, actor: str, action: str, entity: str,
+    level: str = "info", meta: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """Add one row for each (entity id, tenant), in the caller's transaction."""
+    shared = {"actor": actor, "level": level, "action": action, "entity": entity, "meta": dict(meta or {})}
+    rows = [{"tenant": tenant, "entity_id": str(ident), **shared} for ident, tenant in entries]
+    if rows:
+        connection.execute(insert(audit_log).values(at=db.now()), rows)

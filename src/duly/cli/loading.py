@@ -69,7 +69,7 @@ def _load(target: str) -> Duly:
         if isinstance(error, InvalidArgument) and error.field == "app":
             raise
         raise InvalidArgument("app", f"{where} cannot be loaded: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise click.ClickException(
             f"{where} cannot be loaded: {type(error).__name__}: {error}{_line(error)}"
         ) from error

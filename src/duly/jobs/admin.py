@@ -17,6 +17,7 @@ from duly.jobs.read import JobFilter
 from duly.jobs.settle import CANCELLED
 from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
+from duly.kernel.payload import check_text
 
 PORTION = 1000
 
@@ -44,6 +45,8 @@ class JobAdmin:
 
         ``children``: its live children too. Raises NotFound, or WrongState when it has ended.
         """
+
+        check_text(reason, "reason")
 
         def act(connection: Connection) -> Job:
             kids: Sequence[int] = ()
@@ -89,6 +92,8 @@ class JobAdmin:
         Of two replays at once one wins; the other raises WrongState. ``force`` allows a job that succeeded.
         Raises KeyConflict when its key was freed and another job has taken it.
         """
+
+        check_text(reason, "reason")
 
         def act(connection: Connection) -> Job:
             job = self.engine.reader.get(connection, ident, tenant)
@@ -177,6 +182,7 @@ class JobAdmin:
         force: bool = False,
     ) -> Bulk:
         """Cancel or replay many jobs, in transactions of up to 200, each job on its own feet."""
+        check_text(reason, "reason")
         done: list[int] = []
         refused: dict[int, str] = {}
 
@@ -197,6 +203,8 @@ class JobAdmin:
             ) -> tuple[list[int], dict[int, str]]:
                 good: list[int] = []
                 bad: dict[int, str] = {}
+                if event == "cancel":
+                    good, part = self._cancel_waiting(connection, part, actor, reason, tenant)
                 for ident in part:
                     try:
                         with connection.begin_nested():
@@ -211,6 +219,20 @@ class JobAdmin:
             refused |= bad
         self.db.bells.ring()
         return Bulk(done, refused)
+
+    def _cancel_waiting(
+        self, connection: Connection, ids: Sequence[int], actor: str, reason: str, tenant: str | None
+    ) -> tuple[list[int], list[int]]:
+        """Cancel those that wait, all at once. Returns (cancelled, left for a closer look)."""
+        mine = select(jobs.c.id).where(jobs.c.id.in_(ids), jobs.c.status == "queued")
+        if tenant is not None:
+            mine = mine.where(jobs.c.tenant == tenant)
+        waiting = list(connection.execute(mine).scalars())
+        done = self.engine.store.archive(
+            connection, waiting, Status.CANCELLED, actor, CANCELLED, "warning", {"reason": reason}
+        )
+        gone = set(done)
+        return done, [i for i in ids if i not in gone]
 
     # ------------------------------------------------------------------ prune
 
@@ -240,7 +262,9 @@ class JobAdmin:
                 return total
 
     def _remember_until(self, connection: Connection, ids: Sequence[int]) -> None:
-        """Give the keys of jobs that are removed their end, if keys have one."""
+        """Note in the keys of jobs that are removed how these ended, and give the keys their end, if keys have one."""
+        ended = select(jobs_done.c.status).where(jobs_done.c.id == job_keys.c.job_id).scalar_subquery()
+        connection.execute(update(job_keys).where(job_keys.c.job_id.in_(ids)).values(ended=ended))
         keep = self.engine.settings.key_retention
         if keep > 0:
             until = self.db.clock.now() + timedelta(seconds=keep)

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, bindparam, or_, select, text
 from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status
 from duly.jobs.read import JobReader
 from duly.jobs.sql import postgres, sqlite
-from duly.jobs.tables import job_keys, queues
-from duly.kernel.errors import KeyConflict
+from duly.jobs.tables import job_keys, jobs, jobs_done, queues
+from duly.kernel.errors import InvalidArgument, KeyConflict
 from duly.storage.database import Database
 from duly.storage.rows import encode, relation
 from duly.storage.types import Instant
@@ -78,7 +78,7 @@ def _take_keys(is_sqlite: bool) -> Any:
 
 def _find_keys(is_sqlite: bool) -> Any:
     return text(f"""
-        SELECT k.tenant, k.queue, k.key, k.job_id, k.payload_hash FROM {relation(is_sqlite, {"tenant": "text", "queue": "text", "key": "text"})}
+        SELECT k.tenant, k.queue, k.key, k.job_id, k.payload_hash, k.ended FROM {relation(is_sqlite, {"tenant": "text", "queue": "text", "key": "text"})}
           JOIN job_keys k ON k.tenant = r.tenant AND k.queue = r.queue AND k.key = r.key""")
 
 
@@ -127,8 +127,22 @@ class JobMaker:
 
     # ------------------------------------------------------------------ statements
 
+    def _check_parents(self, connection: Connection, new: Sequence[NewJob]) -> None:
+        """A parent is a job of the same tenant. Raises InvalidArgument, and says no more of another tenant's jobs than of none."""
+        wanted = {n.parent_id for n in new if n.parent_id is not None}
+        if not wanted:
+            return
+        tenants: dict[int, str] = {}
+        for table in (jobs, jobs_done):
+            for ident, tenant in connection.execute(select(table.c.id, table.c.tenant).where(table.c.id.in_(wanted))):
+                tenants[ident] = tenant
+        for n in new:
+            if n.parent_id is not None and tenants.get(n.parent_id) != n.tenant:
+                raise InvalidArgument("parent", f"is {n.parent_id}, and there is no such job.")
+
     def _insert_alike(self, connection: Connection, template: NewJob, inputs: Sequence[str]) -> EnqueuedMany:
         db, queue = self.db, template.queue
+        self._check_parents(connection, [template])
         now = self.sql.sent(connection, db.stamp())
         ids = db.next_ids(connection, "jobs", len(inputs))
         run_at, due_at = _when(template, now)
@@ -145,6 +159,7 @@ class JobMaker:
         return EnqueuedMany(ids, job)
 
     def _insert_one(self, connection: Connection, new: NewJob, own: bool) -> Job:
+        self._check_parents(connection, [new])
         if new.concurrency_key is not None:
             # first, because each statement may be a transaction of its own: nobody sees the job without its limit
             self._govern(connection, {new.queue})
@@ -168,6 +183,7 @@ class JobMaker:
         return _job(new, ident, created_at, run_at, due_at)
 
     def _insert_many(self, connection: Connection, new: Sequence[NewJob], own: bool) -> list[Enqueued]:
+        self._check_parents(connection, new)
         db = self.db
         now = self.sql.sent(connection, db.stamp())
         ids = db.next_ids(connection, "jobs", len(new))
@@ -232,20 +248,22 @@ class JobMaker:
             return {}
         asked = [{"tenant": n.tenant, "queue": n.queue, "key": n.key} for n in lost.values()]
         found = {
-            (tenant, queue, key): (job_id, payload_hash)
-            for tenant, queue, key, job_id, payload_hash in connection.execute(
+            (tenant, queue, key): (job_id, payload_hash, ended)
+            for tenant, queue, key, job_id, payload_hash, ended in connection.execute(
                 self._find, {"rows": encode(self.db.is_sqlite, asked)}
             )
         }
         made = {ident: n for ident, n in wanted.items() if ident in got}
-        known = self.reader.get_many(connection, {job_id for job_id, _ in found.values() if job_id not in made})
+        known = self.reader.get_many(connection, {job_id for job_id, _, _ in found.values() if job_id not in made})
         out: dict[int, Enqueued] = {}
         for ident, n in lost.items():
-            owner, payload_hash = found[n.tenant, n.queue, n.key or ""]
+            owner, payload_hash, ended = found[n.tenant, n.queue, n.key or ""]
             if n.on_conflict == "raise" and payload_hash != n.payload_hash:
                 raise KeyConflict(n.key or "", n.queue, owner)
             twin = made.get(owner)
-            job = known.get(owner) or (_job(twin, owner, now, *_when(twin, now)) if twin else _forgotten(n, owner))
+            job = known.get(owner) or (
+                _job(twin, owner, now, *_when(twin, now)) if twin else _forgotten(n, owner, ended)
+            )
             out[ident] = Enqueued(job, False)
         return out
 
@@ -292,14 +310,14 @@ def _job(new: NewJob, ident: int, created_at: datetime, run_at: datetime, due_at
     )  # fmt: skip
 
 
-def _forgotten(new: NewJob, ident: int) -> Job:
-    """A job whose row was pruned while its key is remembered: it has ended, more is not known."""
+def _forgotten(new: NewJob, ident: int, ended: str | None) -> Job:
+    """A job whose row was pruned while its key is remembered: how it ended is known, its input and output are not."""
     return Job(
         id=ident,
         tenant=new.tenant,
         queue=new.queue,
         task=new.task,
-        status=Status.SUCCEEDED,
+        status=Status(ended or Status.SUCCEEDED),
         key=new.key,
         max_attempts=new.max_attempts,
         meta={"pruned": True},

@@ -22,6 +22,7 @@ from duly.audit.seal import Sealer
 from duly.jobs.admin import JobAdmin
 from duly.jobs.claim import STALE
 from duly.jobs.queues import QueueSettings
+from duly.jobs.settle import Settlement
 from duly.jobs.tables import workers
 from duly.kernel.errors import DatabaseUnavailable, brief
 from duly.kernel.gate import Hold
@@ -136,8 +137,18 @@ class Housekeeper:
 
     def rescue(self) -> None:
         """Take jobs whose lease has lapsed from whoever held them."""
-        at = self.engine.clock.now().isoformat()
-        rescued = self.db.write(lambda c: self.engine.store.rescue(c, at, self.worker.name))
+        at, asked = self.engine.clock.now().isoformat(), time.monotonic()
+        patience = self.worker.terms.renew_every / 2
+
+        def rescue(connection: Any) -> list[Settlement]:
+            if time.monotonic() - asked > patience:
+                # Nobody could write for a while (a long transaction on SQLite), so nobody could renew either. Those who
+                # are alive do so now; who is not is found at the next pass.
+                return []
+            return self.engine.store.rescue(connection, at, self.worker.name)
+
+        self.worker.renew()  # a worker that is well does not take its own jobs for lost
+        rescued = self.db.write(rescue)
         for start in range(0, len(rescued), 100):
             part = rescued[start : start + 100]
             ended = [s.id for s in part if s.event != "rescue"]

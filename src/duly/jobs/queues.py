@@ -22,7 +22,7 @@ from duly.jobs.store import JobStore
 from duly.jobs.tables import GATE_KEY, jobs, queue_starts, queues, system_state
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, gate, read_gate
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, check_text
 from duly.storage.database import Database
 from duly.storage.types import Instant
 
@@ -65,6 +65,19 @@ def _settings(row: Any) -> QueueSettings:
     )
 
 
+#: The longest window of a rate, in seconds.
+LONGEST_WINDOW = 400 * 86_400.0
+
+
+def _whole(field: str, value: object) -> int:
+    """A number of jobs. Raises InvalidArgument."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise InvalidArgument(
+            field, f"is {value!r}; it must be a whole number, at least 1.", "Pause the queue to stop it."
+        )
+    return value
+
+
 class QueueStore:
     """Settings of queues, the online gate, and claims on governed queues."""
 
@@ -99,15 +112,19 @@ class QueueStore:
         values: dict[str, Any] = {}
         for field, value in (("concurrency_limit", limit), ("key_limit", key_limit)):
             if value is not _UNSET:
-                if value is not None and value < 1:
-                    raise InvalidArgument("limit", f"is {value}; at least 1 is needed.", "Pause the queue to stop it.")
-                values[field] = value
+                values[field] = None if value is None else _whole("limit", value)
         if rate is not _UNSET:
-            if rate is not None and (rate.count < 1 or not rate.seconds > 0):
-                raise InvalidArgument("rate", f"is {rate.count} per {rate.seconds:g} s; both must be positive.")
+            if rate is not None:
+                if not isinstance(rate, Rate):
+                    raise InvalidArgument("rate", f"is {rate!r}.", "Give (count, seconds).")
+                _whole("rate", rate.count)
+                if not isinstance(rate.seconds, int | float) or not 0 < rate.seconds <= LONGEST_WINDOW:
+                    raise InvalidArgument(
+                        "rate", f"has a window of {rate.seconds} s; it must be more than 0 and at most 400 days."
+                    )
             values |= {"rate_count": rate and rate.count, "rate_seconds": rate and rate.seconds}
         if fair is not _UNSET:
-            values["fair"] = fair
+            values["fair"] = bool(fair)
         before = self._ensure(connection, name)
         connection.execute(update(queues).where(queues.c.name == name).values(**values, updated_at=self.db.now()))
         after = self._regovern(connection, name)
@@ -122,6 +139,7 @@ class QueueStore:
     def pause(self, connection: Connection, name: str, actor: str, reason: str = "") -> QueueSettings:
         """Stop claims on a queue. Running jobs go on. Pausing a paused queue changes its reason."""
         check_name(name, "queue")
+        check_text(reason, "reason")
         self._ensure(connection, name)
         connection.execute(
             update(queues).where(queues.c.name == name)
@@ -175,6 +193,7 @@ class QueueStore:
 
     def set_online(self, connection: Connection, online: bool, actor: str, reason: str = "") -> None:
         """Open or close the gate for every worker. Audited as ATLAS_ONLINE or ATLAS_OFFLINE (T003-f)."""
+        check_text(reason, "reason")
         values = {"value": "true" if online else "false", "updated_at": self.db.now()}
         if (
             connection.execute(update(system_state).where(system_state.c.key == GATE_KEY).values(**values)).rowcount

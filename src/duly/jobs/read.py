@@ -99,7 +99,7 @@ class JobReader:
         return found
 
     def get_many(self, connection: Connection, idents: Iterable[int]) -> dict[int, Job]:
-        wanted = sorted(set(idents))
+        wanted = sorted({i for i in idents if isinstance(i, int) and 0 < i < 2**63})
         out: dict[int, Job] = {}
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]

@@ -207,7 +207,7 @@ def describe(error: BaseException, at: datetime) -> dict[str, Any]:
     """
     try:
         message = str(error) or type(error).__name__
-    except Exception:
+    except BaseException:
         message = "(the error's text cannot be made)"
     frames = (
         [] if isinstance(error, PermanentError | Retry | Cancel) else traceback.extract_tb(error.__traceback__)[-6:]

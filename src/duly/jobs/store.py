@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, text, update
 
-from duly.audit.store import record
+from duly.audit.store import record_many
 from duly.jobs.job import Status
 from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, apart, settle
 from duly.jobs.sql import postgres, sqlite
@@ -273,10 +273,8 @@ class JobStore:
                 delete(job_keys).where(job_keys.c.job_id.in_(freed), job_keys.c.scope.in_(("done", "start")))
             )
         if action is not None:
-            for r in rows:
-                record(
-                    self.db, connection, actor=actor, action=action, entity="job", entity_id=r.id, tenant=r.tenant, level=level, meta=meta
-                )  # fmt: skip
+            entries = [(r.id, r.tenant) for r in rows]
+            record_many(self.db, connection, entries, actor=actor, action=action, entity="job", level=level, meta=meta)
         parents = {r.parent_id for r in rows if r.parent_id is not None}
         if parents:
             self.end_parents(connection, parents, actor)

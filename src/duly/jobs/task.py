@@ -108,7 +108,10 @@ class Options:
         """Seconds from now that the job is wanted in; None for now or for a fixed instant."""
         if self.run_in is None:
             return None
-        return self.run_in.total_seconds() if isinstance(self.run_in, timedelta) else float(self.run_in)
+        try:
+            return self.run_in.total_seconds() if isinstance(self.run_in, timedelta) else float(self.run_in)
+        except OverflowError:
+            raise InvalidArgument("run_in", "is too far away.") from None
 
 
 class Queueing(Protocol):

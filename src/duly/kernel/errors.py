@@ -138,6 +138,18 @@ class PermanentError(Signal):
     """The job failed and trying again would not help (T003-d). Audited as JOB_FAILED_PERMANENT."""
 
 
+def _seconds(field: str, value: object) -> float:
+    """Seconds given as a number, a timedelta, or the text of a number as it stands in a Retry-After header."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise ValueError
+        return float(value)
+    except (ValueError, OverflowError):
+        raise InvalidArgument(field, f"is {value!r}.", "Give seconds as a number, or a timedelta.") from None
+
+
 class Retry(Signal):
     """The job failed; try again.
 
@@ -146,7 +158,7 @@ class Retry(Signal):
     """
 
     def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
-        self.after = after.total_seconds() if isinstance(after, timedelta) else after
+        self.after = None if after is None else _seconds("Retry.after", after)
         super().__init__(message or "the handler asked for a retry")
 
 
@@ -161,10 +173,10 @@ class Snooze(Signal):
     ) -> None:
         if (until is None) == (after is None):
             raise InvalidArgument("Snooze", "give exactly one of until= and after=.")
-        if until is not None and until.tzinfo is None:
-            raise InvalidArgument("Snooze.until", "is a naive datetime.", "Give it a time zone.")
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+            raise InvalidArgument("Snooze.until", f"is {until!r}; it must be a datetime with a time zone.")
         self.until = until
-        self.after = after.total_seconds() if isinstance(after, timedelta) else after
+        self.after = None if after is None else _seconds("Snooze.after", after)
         super().__init__(message or "the handler asked to be run later")
 
 

@@ -9,7 +9,7 @@ from duly.jobs.run import Run
 from duly.jobs.settle import Claimed, Settlement, settle
 from duly.jobs.worker.state import WorkerState
 from duly.kernel.events import Level
-from duly.kernel.outcome import Outcome
+from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Ends of runs that are told one by one, with how much they matter.
 _TOLD: Mapping[str, tuple[str, Level]] = {
@@ -23,7 +23,16 @@ class Accounts(WorkerState):
     """Decides, counts, tells."""
 
     def _decide(self, run: Run, outcome: Outcome) -> Settlement:
-        return settle(run.claimed, outcome, self.engine.policy(run.claimed.task), self._dice.random())
+        policy, u = self.engine.policy(run.claimed.task), self._dice.random()
+        try:
+            return settle(run.claimed, outcome, policy, u)
+        except Exception as error:
+            # whatever a handler put into its outcome, the job has an end
+            described = {
+                "type": type(error).__name__,
+                "message": "the outcome of this run makes no sense to the engine",
+            }
+            return settle(run.claimed, Outcome(OutcomeKind.FAILED, error=described), policy, u)
 
     def _account(self, runs: list[Run], held: set[int]) -> None:
         """After the write: let go of what was settled, count it and tell it."""

@@ -11,6 +11,7 @@ from duly.jobs.run import Run
 from duly.jobs.settle import Claimed
 from duly.jobs.sql.sqlite import ANY_READY
 from duly.jobs.worker.running import Running
+from duly.kernel.errors import DatabaseUnavailable, brief
 
 
 class Claiming(Running):
@@ -49,7 +50,13 @@ class Claiming(Running):
             if self._claimer.stopping.is_set():
                 break
             asked += room
-            got += self._claim_governed(name, room, tasks)
+            try:
+                got += self._claim_governed(name, room, tasks)
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:
+                # what is wrong with one queue is told, and keeps no other from its work
+                self.emitter.emit("queue_failed", "error", queue=name, error=brief(error))
         return got, asked
 
     def _rooms(self) -> tuple[dict[str, int], list[tuple[str, int]]]:

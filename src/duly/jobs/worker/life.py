@@ -9,7 +9,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ class Worker(Settling):
         """
         in_main = threading.current_thread() is threading.main_thread()
         with _patient_collector():
-            return asyncio.run(self.arun(until_idle=until_idle, signals=in_main))
+            return _run_to_its_end(self.arun(until_idle=until_idle, signals=in_main))
 
     async def arun(self, *, until_idle: bool | float = False, signals: bool = False) -> Tally:
         """The same on a running event loop. ``stop()`` ends it."""
@@ -202,6 +202,28 @@ class Worker(Settling):
             cancelled = [run for ident, _, run in part if answer.get(ident)]
             self.interrupt_soon(lost, "lost")
             self.interrupt_soon(cancelled, "cancel")
+
+
+def _run_to_its_end(work: Coroutine[Any, Any, Tally]) -> Tally:
+    """As ``asyncio.run``, but a handler that swallows its cancellation does not keep the program alive: its job has been
+    given back, and the second that it is waited for is a courtesy."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(work)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1))
+        for task in left:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 @contextlib.contextmanager

@@ -143,8 +143,6 @@ class Running(Accounts):
             outcome = succeeded(run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload)
         except InvalidArgument as error:
             outcome = self._unreadable(run, error)
-        except GeneratorExit:
-            raise
         except BaseException as error:  # SystemExit too: a handler that calls sys.exit() fails, the worker goes on
             outcome = failed(run, error, self.clock.now())
         self._end(run, outcome)

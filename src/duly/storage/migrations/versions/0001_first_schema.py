@@ -73,6 +73,7 @@ def upgrade() -> None:
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("until", Instant, nullable=True),
         sa.Column("created_at", Instant, nullable=False),
+        sa.Column("ended", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("tenant", "queue", "key", name=op.f("pk_job_keys")),
     )
     op.create_index("ix_job_keys_job", "job_keys", ["job_id"], unique=False)
@@ -272,24 +273,26 @@ def upgrade() -> None:
     )
     if op.get_context().dialect.name == "sqlite":
         op.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('jobs', 0)")
-        for verb in ("UPDATE", "DELETE"):
-            op.execute(
-                f"CREATE TRIGGER audit_log_no_{verb.lower()} BEFORE {verb} ON audit_log "
-                "BEGIN SELECT RAISE(ABORT, 'audit_log is append-only'); END"
-            )
+        for table in ("audit_log", "audit_seals"):
+            for verb in ("UPDATE", "DELETE"):
+                op.execute(
+                    f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
+                    f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+                )
     else:
         op.execute(
             "CREATE FUNCTION duly_append_only() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
         )
-        op.execute(
-            "CREATE TRIGGER audit_log_append_only BEFORE UPDATE OR DELETE ON audit_log "
-            "FOR EACH ROW EXECUTE FUNCTION duly_append_only()"
-        )
-        op.execute(
-            "CREATE TRIGGER audit_log_no_truncate BEFORE TRUNCATE ON audit_log "
-            "FOR EACH STATEMENT EXECUTE FUNCTION duly_append_only()"
-        )
+        for table in ("audit_log", "audit_seals"):
+            op.execute(
+                f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
+                "FOR EACH ROW EXECUTE FUNCTION duly_append_only()"
+            )
+            op.execute(
+                f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
+                "FOR EACH STATEMENT EXECUTE FUNCTION duly_append_only()"
+            )
 
 
 #: The columns of the view, the same for live and ended jobs.
