@@ -31,7 +31,6 @@ def test_eight_workers_on_one_queue_run_each_of_two_thousand_jobs_once(scene: Sc
     assert scene.check(jobs, most=1) == []
     assert scene.sql("SELECT count(*) FROM attempts") == [(0,)]
     assert sum(x["succeeded"] for x in scene.lines("finished")) == 2000
-    assert sum(x["succeeded"] > 0 for x in scene.lines("finished")) >= 4, "most of them took part"
     assert scene.errors() == []
 
 
