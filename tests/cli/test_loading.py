@@ -129,3 +129,8 @@ def test_the_variable_is_as_before_when_a_command_has_ended(run: Run, monkeypatc
     monkeypatch.setenv("DULY_DATABASE_URL", "sqlite:///before.db")
     assert run("jobs", "list", "--database-url", "sqlite:///other.db").code == 0
     assert os.environ["DULY_DATABASE_URL"] == "sqlite:///before.db"
+
+
+def test_a_module_that_exits_while_it_is_loaded_is_a_failure_and_said(run: Run, write: Callable[[str], str]) -> None:
+    said = run("up", write("import sys\nsys.exit(0)\n"))
+    assert (said.code, "cannot be loaded: SystemExit" in said.err) == (1, True)

@@ -121,3 +121,19 @@ def test_a_key_remembers_how_its_pruned_job_ended(app: Duly) -> None:
     assert app.jobs.admin.prune(app.db.clock.now()) == 1
     again = wrong.using(key="k").enqueue()
     assert (again.created, again.job.status) == (False, Status.FAILED)
+
+
+def test_a_queue_whose_settings_make_no_sense_keeps_no_other_from_its_work(app: Duly) -> None:  # B061
+    @app.task(queue="good")
+    async def right() -> None: ...
+
+    app.queues.set("broken", rate=(1, 1.0))
+    app.queues.set("good", limit=5)
+    spoil = text("UPDATE queues SET rate_seconds = 1e300 WHERE name = 'broken'")  # by hand, past the door
+    app.db.write(lambda c: c.execute(spoil))
+    heard: list[str] = []
+    app.listen(lambda event: heard.append(event.name))
+    right.enqueue_many([{}] * 10)
+    assert app.worker({"broken": 1, "good": 5}).run(until_idle=True).succeeded == 10
+    assert "queue_failed" in heard
+    assert "loop_failed" not in heard
