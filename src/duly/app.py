@@ -29,7 +29,7 @@ from duly.jobs.why import Check
 from duly.jobs.worker import Worker
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, UnknownTask
-from duly.kernel.events import Emitter, Listener
+from duly.kernel.events import PROCESS, Emitter, Listener
 from duly.kernel.gate import Rate
 from duly.kernel.payload import check_name, check_size, check_value
 from duly.settings import Settings
@@ -282,7 +282,13 @@ class Duly:
 
         ``listener`` is called on the thread that emits, so it must be quick. What it raises is told as an event and harms nobody.
         """
-        return self.events.listen(listener)
+        mine, process = self.events.listen(listener), PROCESS.listen(listener)
+
+        def remove() -> None:
+            mine()
+            process()
+
+        return remove
 
     def why(self, ident: int, tenant: str | None = None) -> list[Check]:
         """Why a job does not run: every condition, met or not, each with its remedy. Raises NotFound."""
@@ -293,6 +299,7 @@ class Duly:
         self.open()
         out = self.db.write(fn)
         self.db.bells.ring()
+        self.db.controls.ring()
         return out
 
     def _read(self, fn: Callable[[Connection], R]) -> R:

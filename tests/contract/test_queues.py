@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -530,3 +531,46 @@ def test_drain_obeys_what_holds_a_queue(app: Duly, send: Send, clock: ManualCloc
     assert drain(app).succeeded == 0
     app.gate.online()
     assert drain(app).succeeded == 2
+
+
+# --- What was fetched already -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("control", ["gate", "pause"])
+def test_a_gate_closed_elsewhere_reaches_jobs_that_a_worker_has_fetched_already(
+    db_url: str, control: str
+) -> None:  # HOUSE decision 1, R003-8
+    here, elsewhere = Duly(db_url), Duly(db_url)
+    done: list[int] = []
+    go = threading.Event()
+
+    @here.task
+    async def short(n: int) -> None:
+        while n == 100 and not go.is_set():
+            await asyncio.sleep(0.01)
+        done.append(n)
+
+    short.enqueue_many([{"n": n} for n in range(400)])
+    worker = here.worker(concurrency=1)
+    # looking now and then is for those who cannot be told: here only the bell tells
+    for duty in worker.house.duties:
+        duty.every = 3600.0
+    with working(worker):
+        wait_until(lambda: len(done) == 100)
+        wait_until(lambda: running(here) > 1)
+        if control == "gate":
+            elsewhere.gate.offline("works")
+        else:
+            elsewhere.queues.pause("default", "works")
+        wait_until(lambda: running(here) == 1)
+        go.set()
+        wait_until(lambda: running(here) == 0)
+        assert len(done) == 101
+        if control == "gate":
+            elsewhere.gate.online()
+        else:
+            elsewhere.queues.resume("default")
+        wait_until(lambda: len(done) == 400)
+    assert sorted(done) == list(range(400))
+    here.close()
+    elsewhere.close()

@@ -101,6 +101,9 @@ class Codec:
         self._plain = self.model.__pydantic_serializer__.to_python
         self._untyped = [(n, f) for n, f, _, untyped in self.parameters if untyped]
         self._names = [(n, f) for n, f, _, _ in self.parameters]
+        self._in_place = [
+            p.name for p in visible if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and self.rest is None
+        ]
         self._simple = self.rest is None and not any(positional for _, _, positional, _ in self.parameters)
 
     # ------------------------------------------------------------------ there
@@ -109,6 +112,8 @@ class Codec:
         """The arguments by name. Raises InvalidArgument, as the call itself would raise TypeError."""
         if not args and not self.rest:
             return dict(kwargs)
+        if not kwargs and len(args) <= len(self._in_place):  # what is missing, or cannot be left out, the encoding says
+            return dict(zip(self._in_place, args, strict=False))
         try:
             bound = self.visible.bind(*args, **kwargs).arguments
         except TypeError as error:

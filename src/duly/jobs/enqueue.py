@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, or_, select, text
 
 from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status
 from duly.jobs.read import JobReader
-from duly.jobs.sql import postgres, sqlite
+from duly.jobs.sql import dialect
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import InvalidArgument, KeyConflict
 from duly.storage.database import Database
@@ -87,7 +87,7 @@ class JobMaker:
 
     def __init__(self, db: Database, reader: JobReader) -> None:
         self.db, self.reader = db, reader
-        self.sql: Any = sqlite if db.is_sqlite else postgres
+        self.sql = dialect(db)
         self._take = _take_keys(db.is_sqlite)
         self._find = _find_keys(db.is_sqlite)
 
@@ -96,8 +96,10 @@ class JobMaker:
     def make(self, new: NewJob) -> Enqueued:
         """One job in a transaction of its own."""
         if new.key is None:
-            # no key, one statement
-            made = Enqueued(self.db.once(lambda c: self._insert_one(c, new, own=True)), True)
+            alone = not self.db.is_sqlite and new.parent_id is None and new.concurrency_key is None
+            made = Enqueued(
+                self._insert_alone(new) if alone else self.db.write(lambda c: self._insert_one(c, new)), True
+            )
         else:
             made = self.db.write(lambda c: self._insert_many(c, [new], own=True))[0]
         self.db.bells.ring()
@@ -114,7 +116,7 @@ class JobMaker:
     def make_in(self, connection: Connection, new: Sequence[NewJob]) -> list[Enqueued]:
         """Jobs in the caller's transaction: they exist when, and only when, it commits."""
         if len(new) == 1 and new[0].key is None:
-            return [Enqueued(self._insert_one(connection, new[0], own=False), True)]
+            return [Enqueued(self._insert_one(connection, new[0]), True)]
         return self._insert_many(connection, new, own=False)
 
     def make_alike(self, template: NewJob, inputs: Sequence[str]) -> Sequence[Enqueued]:
@@ -158,11 +160,26 @@ class JobMaker:
 
         return EnqueuedMany(ids, job)
 
-    def _insert_one(self, connection: Connection, new: NewJob, own: bool) -> Job:
+    def _insert_one(self, connection: Connection, new: NewJob) -> Job:
+        """One job without a key, in the transaction of ``connection``."""
         self._check_parents(connection, [new])
         if new.concurrency_key is not None:
-            # first, because each statement may be a transaction of its own: nobody sees the job without its limit
             self._govern(connection, {new.queue})
+        ident, run_at, due_at, created_at = self.sql.insert_one(connection, self._parameters(new))
+        run_at, created_at, due_at = (
+            run_at.astimezone(UTC),
+            created_at.astimezone(UTC),
+            due_at and due_at.astimezone(UTC),
+        )
+        return _job(new, ident, created_at, run_at, due_at)
+
+    def _insert_alone(self, new: NewJob) -> Job:
+        """One job that needs no more than one statement, which is a transaction by itself (PostgreSQL)."""
+        parameters, prepares = self._parameters(new), self.db.prepares
+        ident, run_at, due_at, created_at = self.db.direct(lambda c: self.sql.insert_alone(c, parameters, prepares))
+        return _job(new, ident, created_at, run_at, due_at)
+
+    def _parameters(self, new: NewJob) -> dict[str, Any]:
         now = self.db.stamp()
         parameters: dict[str, Any] = {
             "tenant": new.tenant, "queue": new.queue, "task": new.task, "priority": new.priority, "input": new.input,
@@ -171,16 +188,8 @@ class JobMaker:
         if self.db.is_sqlite:
             assert now is not None
             run_at, due_at = _when(new, now)
-            parameters |= {"run_at": run_at, "due_at": due_at}
-        else:
-            parameters |= {"run_at": new.run_at, "delay": new.delay, "notify": self.db.settings.notify}
-        ident, run_at, due_at, created_at = self.sql.insert_one(connection, parameters, own, self.db.prepares)
-        run_at, created_at, due_at = (
-            run_at.astimezone(UTC),
-            created_at.astimezone(UTC),
-            due_at and due_at.astimezone(UTC),
-        )
-        return _job(new, ident, created_at, run_at, due_at)
+            return parameters | {"run_at": run_at, "due_at": due_at}
+        return parameters | {"run_at": new.run_at, "delay": new.delay, "notify": self.db.settings.notify}
 
     def _insert_many(self, connection: Connection, new: Sequence[NewJob], own: bool) -> list[Enqueued]:
         self._check_parents(connection, new)

@@ -21,11 +21,12 @@ from duly._version import __version__
 from duly.audit.seal import Sealer
 from duly.jobs.admin import JobAdmin
 from duly.jobs.claim import STALE
-from duly.jobs.queues import QueueSettings
+from duly.jobs.queues import CONTROLS_SEEN, QueueSettings
 from duly.jobs.settle import Settlement
 from duly.jobs.tables import workers
 from duly.kernel.errors import DatabaseUnavailable, brief
 from duly.kernel.gate import Hold
+from duly.storage.wake import Bell
 
 if TYPE_CHECKING:
     from duly.jobs.worker import Worker
@@ -59,6 +60,7 @@ class Housekeeper:
         self._sealed_at = 0
         self._waited = 0
         self._holds: dict[str, str] = {}
+        self._bell: Bell | None = None
         self._admin = JobAdmin(self.engine)
         self._sealer = Sealer(self.db)
         lease = worker.terms.seconds
@@ -76,6 +78,8 @@ class Housekeeper:
 
     def step(self) -> None:
         """Do what is due, then wait a little."""
+        if self._bell is None:
+            self._bell = self.db.control_bell(CONTROLS_SEEN)
         now, trouble = time.monotonic(), None
         for duty in self.duties:
             if duty.due > now:
@@ -90,7 +94,17 @@ class Housekeeper:
                 self.emitter.emit("duty_failed", "error", duty=duty.name, error=brief(error))
         if trouble is not None:
             raise trouble
-        self.worker.loops[3].stopping.wait(max(0.02, min(d.due for d in self.duties) - time.monotonic()))
+        if self._bell.wait(max(0.02, min(d.due for d in self.duties) - time.monotonic())):
+            self.duties[0].due = 0.0
+
+    def wake(self) -> None:
+        """Make the loop look now, at the controls and at whether it is to end."""
+        if self._bell is not None:
+            self._bell.ring()
+
+    def close(self) -> None:
+        if self._bell is not None:
+            self._bell.close()
 
     # ------------------------------------------------------------------ duties
 

@@ -25,8 +25,13 @@ from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, gate, read_gate
 from duly.kernel.payload import check_name, check_text
 from duly.storage.database import Database
 from duly.storage.types import Instant
+from duly.storage.wake import CONTROLS
 
 _UNSET: Any = object()
+
+#: One row that differs when a control was changed.
+CONTROLS_SEEN = """SELECT (SELECT group_concat(key || '=' || value) FROM system_state), (SELECT max(updated_at) FROM queues),
+                          (SELECT count(*) FROM queues WHERE governed)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,7 @@ class QueueStore:
             s.paused_at is not None or s.limit is not None or s.key_limit is not None or s.rate is not None or s.fair
         )
         connection.execute(update(queues).where(queues.c.name == name).values(governed=governed))
+        self._announce(connection)
         return self.get(connection, name)
 
     # ------------------------------------------------------------------ the online gate
@@ -211,6 +217,12 @@ class QueueStore:
             level="warning",
             meta={"reason": reason},
         )
+        self._announce(connection)
+
+    def _announce(self, connection: Connection) -> None:
+        """Tell workers elsewhere, when this commits, that a control was changed."""
+        if not self.db.is_sqlite and self.db.settings.notify:
+            connection.execute(select(func.pg_notify(CONTROLS, "")))
 
     # ------------------------------------------------------------------ the closer look
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, literal, sel
 from duly.audit.store import record_many
 from duly.jobs.job import Status
 from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, apart, settle
-from duly.jobs.sql import postgres, sqlite
+from duly.jobs.sql import dialect
 from duly.jobs.tables import COMMON, job_keys, jobs, jobs_done
 from duly.kernel.outcome import Outcome, OutcomeKind
 from duly.storage.database import Database
@@ -41,7 +41,7 @@ class JobStore:
         self.db = db
         #: What a task says about the end of its runs, by its name.
         self.policy = policy
-        self.sql: Any = sqlite if db.is_sqlite else postgres
+        self.sql = dialect(db)
         s = db.is_sqlite
         held = "jobs.id = r.id AND jobs.status = 'running' AND jobs.lease_token = r.token"
         now = at(s)

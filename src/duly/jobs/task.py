@@ -256,7 +256,12 @@ class Call(Generic[P, R]):
         return self.task.app
 
 
+_PLAIN = Options()
+
+
 def _options(given: Mapping[str, Any]) -> Options:
+    if not given:
+        return _PLAIN
     try:
         return Options(**given).checked()
     except TypeError:

@@ -56,3 +56,8 @@ class Emitter:
             except Exception as error:
                 if name != "listener_failed":
                     self.emit("listener_failed", "error", event=name, error=repr(error)[:500])
+
+
+#: For what happens outside any application: a function that is idempotent, a send after a commit. Every application's
+#: listeners hear it too.
+PROCESS = Emitter()

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, QueuePool, exc, func, literal
+from sqlalchemy import ColumnElement, Connection, Engine, PoolProxiedConnection, QueuePool, exc, func, literal
 from sqlalchemy.engine import URL, make_url
 
 from duly.clock import SystemClock
@@ -27,15 +27,17 @@ from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
 from duly.settings import Settings
 from duly.storage import sqlite
 from duly.storage.types import Instant
-from duly.storage.wake import Bell, Bells
+from duly.storage.wake import CONTROLS, Bell, Bells
 
 if TYPE_CHECKING:
-    from duly.storage.postgres import Listener
+    from duly.storage.postgres import Kept, Listener
 
 T = TypeVar("T")
 Name = Literal["sqlite", "postgresql"]
 #: Connections kept for the loops of a worker: one each.
 VITAL = 4
+#: Seconds between looks at the controls on SQLite, where another process cannot ring.
+CONTROL_STEP = 0.02
 
 
 class Database:
@@ -46,7 +48,8 @@ class Database:
         self.clock: Clock = clock or SystemClock()
         self.url = parse_url(settings.database_url)
         self.name: Name = "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
-        self.bells = Bells()
+        #: Rung for work that has come, and for controls (gate, pauses, limits) that were changed.
+        self.bells, self.controls = Bells(), Bells()
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -66,6 +69,7 @@ class Database:
         self._autos: dict[Engine, Engine] = {}
         self._sessions: Engine | None = None
         self._async: Any = None
+        self._kept: Kept | None = None
         if self.name == "sqlite":
             self.memory = sqlite.is_memory(self.url)
             if not self.memory and self.url.database:
@@ -85,13 +89,14 @@ class Database:
             self._vital = postgres.make_engine(self.url, pool_size=VITAL, prepare=self.prepares)
             self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), prepare=self.prepares)
             self._reader = self.engine
+            self._kept = postgres.Kept(self.engine)
 
     def _after_fork(self) -> None:
         # Connections must not be shared with the parent. They are forgotten, not closed: the parent still uses them.
         for engine in {self.engine, self._vital}:
             engine.dispose(close=False)
         self._pool = None
-        self.bells = Bells()
+        self.bells, self.controls = Bells(), Bells()
         self._lock = threading.Lock()
         self._open()
 
@@ -145,6 +150,14 @@ class Database:
         try:
             with self.auto.connect() as connection:
                 return fn(connection)
+        except self._errors as error:
+            raise self.translated(error) from error
+
+    def direct(self, fn: Callable[[PoolProxiedConnection], T]) -> T:
+        """Run ``fn(pooled connection)`` in no transaction, for a ``postgres.Statement``. PostgreSQL only."""
+        assert self._kept is not None
+        try:
+            return self._kept.run(fn)
         except self._errors as error:
             raise self.translated(error) from error
 
@@ -269,13 +282,24 @@ class Database:
             bell = Bell()
         return self.bells.add(bell)
 
+    def control_bell(self, watch: str) -> Bell:
+        """A new bell for whoever obeys the controls. ``watch`` is a query of one row that differs when one was changed: a look at
+        it tells of other processes on SQLite."""
+        if self.is_sqlite and not self.memory:
+            ear = sqlite.FileEar(self.url, watch)
+            return self.controls.add(Bell(CONTROL_STEP, ear.heard, ear.close))
+        return self.controls.add(Bell())
+
     def listener(self, failed: Callable[[BaseException], None]) -> Listener | None:
         """The thread that hears other processes on PostgreSQL; None where there is none (SQLite, a pooler)."""
         if self.is_sqlite or not self.prepares:
             return None
         from duly.storage import postgres
 
-        return postgres.Listener(self.url, self.bells.ring, failed)
+        def ring(channel: str) -> None:
+            (self.controls if channel == CONTROLS else self.bells).ring()
+
+        return postgres.Listener(self.url, ring, failed)
 
     # ------------------------------------------------------------------ end
 
@@ -283,6 +307,8 @@ class Database:
         """Close every connection. The object can be used again; it reconnects."""
         if self._writer is not None:
             self._writer.close()
+        if self._kept is not None:
+            self._kept.close()
         if self._reader is not self.engine:
             self._reader.dispose()
         if self._sessions is not None:

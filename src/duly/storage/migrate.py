@@ -25,7 +25,7 @@ from duly.storage.schema import metadata
 _alembic = threading.Lock()
 VERSION_TABLE = "duly_version"
 #: The revision this code was written for. A test holds it against the newest migration.
-HEAD = "0001"
+HEAD = "0002"
 #: The row of system_state that holds the oldest revision whose code may run.
 WORKS_WITH_KEY = "schema_works_with"
 
@@ -34,7 +34,7 @@ def all_metadata() -> MetaData:
     """The tables of every room (they register themselves when imported)."""
     from importlib import import_module
 
-    for module in ("duly.audit.tables", "duly.jobs.tables"):
+    for module in ("duly.audit.tables", "duly.jobs.tables", "duly.idempotency.tables", "duly.outbox.tables"):
         import_module(module)
     return metadata
 

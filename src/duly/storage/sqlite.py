@@ -187,16 +187,17 @@ class GroupWriter:
 
 
 class FileEar:
-    """Hears that another connection has committed to the file: a changed ``PRAGMA data_version``."""
+    """Hears that another connection has committed to the file (a changed ``PRAGMA data_version``), or that the row of another
+    query has changed."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, watch: str = "PRAGMA data_version") -> None:
         assert url.database
+        self._watch = watch
         self._connection = sqlite3.connect(url.database, timeout=5, isolation_level=None, check_same_thread=False)
         self._seen = self._version()
 
-    def _version(self) -> int:
-        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        return version
+    def _version(self) -> Any:
+        return self._connection.execute(self._watch).fetchone()
 
     def heard(self) -> bool:
         version = self._version()

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 #: The channel on which enqueueing transactions of PostgreSQL say that there is work. The payload is a queue's name, never data.
 CHANNEL = "duly_jobs"
+#: The channel for a change of the gate, a pause or a limit, which must reach what workers have fetched already.
+CONTROLS = "duly_controls"
 
 
 class Bell:

@@ -12,16 +12,16 @@ status, which would offer it an index on the wrong column (a row with a token is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, PoolProxiedConnection, text
 
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
+from duly.storage.postgres import Statement, instant_of, number_of
 from duly.storage.wake import CHANNEL
 
 CLAIMED = (
@@ -81,19 +81,17 @@ SELECT id FROM h"""
 _NEW = """tenant, queue, task, status, priority, run_at, due_at, input, max_attempts, key, key_scope, concurrency_key,
           parent_id, meta, created_at, fair"""
 INSERT_ONE = text(f"""
-WITH n AS (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now),
-     w AS (SELECT n.now, coalesce(CAST(:run_at AS timestamptz), n.now + make_interval(secs => CAST(:delay AS float8)), n.now) AS run_at FROM n),
-     i AS (
-       INSERT INTO jobs ({_NEW})
-       SELECT :tenant, :queue, :task, 'queued', CAST(:priority AS int), w.run_at, CASE WHEN w.run_at > w.now THEN w.run_at END,
-              CAST(:input AS json), CAST(:max_attempts AS int), NULL, NULL, :concurrency_key, CAST(:parent_id AS bigint),
-              CAST(:meta AS json), w.now, coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false)
-         FROM w
-       RETURNING id, run_at, due_at, created_at)
-SELECT i.id, i.run_at, i.due_at, i.created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END FROM i
+INSERT INTO jobs ({_NEW})
+SELECT CAST(:tenant AS text), CAST(:queue AS text), CAST(:task AS text), 'queued', CAST(:priority AS int), w.run_at,
+       CASE WHEN w.run_at > w.now THEN w.run_at END, CAST(:input AS json), CAST(:max_attempts AS int), NULL, NULL,
+       CAST(:concurrency_key AS text), CAST(:parent_id AS bigint), CAST(:meta AS json), w.now,
+       coalesce((SELECT q.fair FROM queues q WHERE q.name = CAST(:queue AS text)), false)
+  FROM (SELECT n.now, coalesce(CAST(:run_at AS timestamptz), n.now + make_interval(secs => CAST(:delay AS float8)), n.now) AS run_at
+          FROM (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now) AS n) AS w
+RETURNING id, run_at, due_at, created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', CAST(:queue AS text)) END
 """)
-#: The same for our own connections, where it goes to the driver directly: a single enqueue is a commit and little else.
-_INSERT_ONE = re.sub(r"(?<!:):(\w+)", r"%(\1)s", INSERT_ONE.text)
+#: The same past the driver's cursor: a single enqueue is a commit and little else.
+_INSERT_ALONE = Statement("duly_insert_one", INSERT_ONE.text)
 INSERT_MANY = text(f"""
 INSERT INTO jobs (id, {_NEW})
 SELECT r.id, r.tenant, r.queue, r.task, 'queued', r.priority, r.run_at, r.due_at, r.input, r.max_attempts, r.key, r.key_scope,
@@ -200,11 +198,16 @@ def _texts(values: Sequence[str | None]) -> str:
     return "{" + orjson.dumps(values)[1:-1].decode() + "}"
 
 
-def insert_one(connection: Connection, parameters: dict[str, Any], own: bool, prepare: bool = True) -> Any:
-    """Insert one job without a key. Returns (id, run_at, due_at, created_at). ``own``: the connection is ours (psycopg)."""
-    if own:
-        return _rows(connection, _INSERT_ONE, parameters, prepare)[0][:4]
+def insert_one(connection: Connection, parameters: dict[str, Any]) -> Any:
+    """Insert one job without a key in the transaction of ``connection``. Returns (id, run_at, due_at, created_at)."""
     return connection.execute(INSERT_ONE, parameters).one()[:4]
+
+
+def insert_alone(pooled: PoolProxiedConnection, parameters: dict[str, Any], prepare: bool) -> Any:
+    """The same as a transaction by itself, on a connection of ours that is in none."""
+    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_ALONE.names)]
+    value = _INSERT_ALONE.run(pooled, texts, prepare).get_value
+    return number_of(value(0, 0)), instant_of(value(0, 1)), instant_of(value(0, 2)), instant_of(value(0, 3))
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:

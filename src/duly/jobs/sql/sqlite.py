@@ -173,7 +173,7 @@ def finish(
     return held
 
 
-def insert_one(connection: Connection, parameters: dict[str, Any], own: bool, prepare: bool = True) -> Any:
+def insert_one(connection: Connection, parameters: dict[str, Any]) -> Any:
     """Insert one job without a key, its instants given. Returns (id, run_at, due_at, created_at)."""
     stored = {n: to_micros(v) if isinstance(v, datetime) else v for n, v in parameters.items()}
     ident = _run(connection, INSERT_ONE, stored).fetchone()[0]

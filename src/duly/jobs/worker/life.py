@@ -75,6 +75,7 @@ class Worker(Settling):
                 supervised.stop()
             self._beat.set()
             self._bell.ring()
+            self.house.wake()
             self._done.put(None)
             if listener is not None:
                 await loop.run_in_executor(None, listener.stop)
@@ -84,6 +85,7 @@ class Worker(Settling):
                 await loop.run_in_executor(None, self.house.say_goodbye)
             self._threads.close()
             self._bell.close()
+            self.house.close()
             if self._children is not None:
                 self._children.close()
             if restore is not None:

@@ -1,0 +1,1 @@
+"""Once per key: canonical keys, and functions whose effect happens once however often they are called."""
