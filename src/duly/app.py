@@ -35,6 +35,7 @@ from duly.kernel.payload import check_name, check_size, check_value
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
+from duly.tracing import traceparent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,10 +187,13 @@ class Duly:
         return self._new(task.name, task.queue, text, task.priority, task.max_attempts, o)
 
     def _new(self, name: str, queue: str, text: str, priority: int, max_attempts: int | None, o: Options) -> NewJob:
-        meta = None
-        if o.meta is not None:
-            check_value(dict(o.meta), "meta")
-            meta = orjson.dumps(dict(o.meta)).decode()
+        meta, trace = None, traceparent()
+        if o.meta is not None or trace is not None:
+            carried = dict(o.meta or {})
+            check_value(carried, "meta")
+            if trace is not None:
+                carried.setdefault("traceparent", trace)
+            meta = orjson.dumps(carried).decode()
             check_size(len(meta), self.settings.max_payload, "meta")
         unique: str | float = "forever"
         if o.unique_until is not None:

@@ -8,7 +8,7 @@ without a trace there is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -16,6 +16,15 @@ from contextvars import ContextVar
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
 _brought: ContextVar[str | None] = ContextVar("duly_traceparent", default=None)
+
+_sources: list[Callable[[], object]] = []
+
+
+def source(ask: Callable[[], object]) -> Callable[[], object]:
+    """Let ``ask`` say which ``traceparent`` the work that runs here brought along (None: none)."""
+    _sources.append(ask)
+    return ask
+
 
 try:
     from opentelemetry import trace as _otel
@@ -29,7 +38,12 @@ def traceparent() -> str | None:
         span = _otel.get_current_span().get_span_context()
         if span.is_valid:
             return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
-    return _brought.get()
+    brought = _brought.get()
+    if brought is None:
+        for ask in _sources:
+            if (found := checked(ask())) is not None:
+                return found
+    return brought
 
 
 def trace_id() -> str | None:

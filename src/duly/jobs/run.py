@@ -13,11 +13,13 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import orjson
 
+from duly import tracing
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import Job, Status
@@ -39,6 +41,10 @@ INTERRUPTED: Mapping[str, OutcomeKind] = {
 MAX_ERROR = 4_000
 #: The outcome of a handler that returned None.
 NOTHING = Outcome(OutcomeKind.SUCCEEDED, "{}")
+
+
+#: The run whose handler is being called here, if any.
+CURRENT: ContextVar[Run | None] = ContextVar("duly_run", default=None)
 
 
 class _Injected:
@@ -121,6 +127,15 @@ class Run:
             self.kill()
         if self.handle is not None:
             self.handle.cancel()
+
+
+@tracing.source
+def _of_run() -> object:
+    """The trace that the present job brought along."""
+    run = CURRENT.get()
+    if run is None or run.claimed.meta is None or '"traceparent"' not in run.claimed.meta:
+        return None
+    return orjson.loads(run.claimed.meta).get("traceparent")
 
 
 def to_job(c: Claimed, worker: str) -> Job:

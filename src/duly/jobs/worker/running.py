@@ -15,7 +15,7 @@ from typing import Any
 
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
-from duly.jobs.run import INTERRUPTED, Run, call, failed, prepare, refused, succeeded
+from duly.jobs.run import CURRENT, INTERRUPTED, Run, call, failed, prepare, refused, succeeded
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
 from duly.kernel.errors import DulyError, InvalidArgument
@@ -135,6 +135,7 @@ class Running(Accounts):
         await _Rest(handler, waits_for)
 
     async def _run_async(self, run: Run, task: Task[Any, Any]) -> None:
+        mark = CURRENT.set(run)
         try:
             arguments = prepare(run, self.name)
             if task.transactional is not None:
@@ -145,6 +146,8 @@ class Running(Accounts):
             outcome = self._unreadable(run, error)
         except BaseException as error:  # SystemExit too: a handler that calls sys.exit() fails, the worker goes on
             outcome = failed(run, error, self.clock.now())
+        finally:
+            CURRENT.reset(mark)
         self._end(run, outcome)
 
     def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
@@ -156,6 +159,7 @@ class Running(Accounts):
         return failed(run, error, self.clock.now()) if inside else refused(error, self.clock.now())
 
     def _run_thread(self, run: Run, task: Task[Any, Any]) -> None:
+        CURRENT.set(run)  # this context is the run's own
         try:
             arguments = prepare(run, self.name)
             if task.transactional is not None:
