@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import orjson
 from sqlalchemy import Connection
 
+from duly.idempotency.store import set_default_store
 from duly.jobs.admin import JobAdmin
 from duly.jobs.ask import ask_why
 from duly.jobs.codec import encode_plain
@@ -36,6 +38,9 @@ from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
 from duly.tracing import traceparent
+
+if TYPE_CHECKING:
+    from duly.idempotency.sql import SqlStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +64,19 @@ class Duly:
         self.gate = Gate(self)
         self.jobs = Jobs(self)
         self._checked = False
+        self._reservations: SqlStore | None = None
+        _offer_reservations(weakref.ref(self))
         self._lock = threading.Lock()
+
+    @property
+    def reservations(self) -> SqlStore:
+        """Where ``@idempotent_task`` keeps its reservations unless it is told otherwise: the table ``idempotency``."""
+        if self._reservations is None:
+            from duly.idempotency.sql import SqlStore
+
+            self.open()
+            self._reservations = SqlStore(self.db)
+        return self._reservations
 
     # ------------------------------------------------------------------ tasks
 
@@ -309,6 +326,16 @@ class Duly:
     def _read(self, fn: Callable[[Connection], R]) -> R:
         self.open()
         return self.db.read(fn)
+
+
+def _offer_reservations(ref: weakref.ref[Duly]) -> None:
+    """The application made last keeps the reservations of functions that name no store."""
+
+    def found() -> SqlStore | None:
+        app = ref()
+        return None if app is None else app.reservations
+
+    set_default_store(found)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class Task(Generic[P, R]):
             object.__setattr__(self, "run_in", "loop")
         elif not is_async and self.run_in == "loop":
             object.__setattr__(self, "run_in", "thread")
-        injected = _injected(self.fn)
+        injected = injected_parameters(self.fn)
         if self.run_in == "process" and injected:
             raise InvalidArgument(
                 f"task {self.name}", "runs in a process, so it cannot be handed a session or a context."
@@ -276,7 +276,7 @@ def _check_whole(field: str, value: Any, low: int) -> None:
         raise InvalidArgument(field, f"is {value!r}; it must be a whole number from {low:,} to {2**31 - 1:,}.")
 
 
-def _injected(fn: Callable[..., Any]) -> dict[str, str]:
+def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:
     """Which parameters the worker fills in: ``job`` annotated Job or Context, and sessions, by annotation or by name."""
     found: dict[str, str] = {}
     try:

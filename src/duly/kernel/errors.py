@@ -17,8 +17,12 @@
     │   └── SchemaTooNew            the database was migrated by a newer Duly
     └── Signal                      raised by a handler to say how its run ended
         ├── PermanentError          failed, and trying again would not help
+        │   ├── AlreadyDone         an idempotent function was called again and was told to raise then
+        │   └── PayloadMismatch     an idempotency key was used for other arguments
         ├── Retry                   failed, try again after a delay of the handler's choice
         ├── Snooze                  not now: ask again later, no attempt used
+        │   ├── InProgress          somebody else is doing what an idempotency key names
+        │   └── StoreUnavailable    the store of idempotency keys does not answer
         └── Cancel                  stop: this job is not wanted any more
 
 Messages are sentences that say what to do next; the data stands on the error, so nobody parses a message.
@@ -178,6 +182,45 @@ class Snooze(Signal):
         self.until = until
         self.after = None if after is None else _seconds("Snooze.after", after)
         super().__init__(message or "the handler asked to be run later")
+
+
+class AlreadyDone(PermanentError):
+    """What an idempotency key names was done before (``on_duplicate="raise"``); ``result`` is what came of it then."""
+
+    def __init__(self, task: str, result: Any) -> None:
+        self.task, self.result = task, result
+        super().__init__(f"{task} was done before under this idempotency key.")
+
+
+class PayloadMismatch(PermanentError):
+    """An idempotency key was used for other arguments before; nothing was run."""
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        super().__init__(
+            f"{task} was called with this idempotency key before, with other arguments. Use another key, or repeat the same call."
+        )
+
+
+class InProgress(Snooze):
+    """Somebody else is doing what an idempotency key names; ``after`` says in how many seconds to ask again.
+
+    Inside a job it puts the job back to wait, so the duplicate is neither run nor dropped (T004-d).
+    """
+
+    def __init__(self, task: str, after: float) -> None:
+        self.task = task
+        super().__init__(f"{task} is in progress under this idempotency key.", after=after)
+
+
+class StoreUnavailable(Snooze):
+    """The store of idempotency keys does not answer, so it is not known whether the body may run: it was not (T004-g).
+
+    Inside a job it puts the job back to wait for ``after`` seconds.
+    """
+
+    def __init__(self, problem: str, after: float = 10.0) -> None:
+        super().__init__(f"the idempotency store does not answer: {problem}", after=after)
 
 
 class Cancel(Signal):

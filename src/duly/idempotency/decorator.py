@@ -1,0 +1,439 @@
+"""``@idempotent_task``: the body runs once per key, however often the function is called or delivered.
+
+Before anything the body does, the key is reserved in a store (R004-8). Who finds it taken is given the recorded result, or
+is asked to come again. A failure frees the key. It cannot make an effect happen exactly once: a process that dies after
+the effect and before the record leaves a key that lapses, and the next delivery runs the body again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
+
+import orjson
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from duly.idempotency.keeper import KEEPER
+from duly.idempotency.plan import Admit, Busy, Done, Mismatch
+from duly.idempotency.reservation import Ask, Reservation, State, Terms
+from duly.idempotency.store import Holding, Store, default_store
+from duly.idempotency.surroundings import Surroundings, is_control, surroundings
+from duly.jobs.codec import encode_output
+from duly.jobs.task import Task, injected_parameters
+from duly.kernel.canonical import canonical_task_key
+from duly.kernel.errors import (
+    AlreadyDone,
+    InProgress,
+    InvalidArgument,
+    PayloadMismatch,
+    StoreUnavailable,
+    brief,
+)
+from duly.kernel.events import PROCESS
+from duly.kernel.payload import check_name
+from duly.tracing import trace_id
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Seconds between looks while a duplicate waits for the first call to end.
+LOOK_FIRST, LOOK_MOST = 0.05, 1.0
+#: A result longer than this is not recorded: duplicates are given None then, and an event says so.
+MAX_RESULT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``idempotent_task`` was told; its docstring says what each means."""
+
+    name: str
+    key: Callable[..., object] | None
+    store: Callable[[], Store]
+    tenant: str
+    terms: Terms
+    on_duplicate: str
+    wait_timeout: float
+    on_store_error: str
+    fallback: Callable[[object], str] | None
+
+
+@overload
+def idempotent_task(fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def idempotent_task(
+    *,
+    name: str | None = None,
+    key: Callable[..., object] | None = None,
+    store: Store | Callable[[], Store] | None = None,
+    tenant: str = "default",
+    time_limit: float = 300.0,
+    margin: float = 60.0,
+    heartbeat: float = 10.0,
+    keep: timedelta = timedelta(hours=24),
+    on_duplicate: Literal["return", "raise", "wait"] = "return",
+    wait_timeout: float = 30.0,
+    on_store_error: Literal["retry", "raise", "run"] = "retry",
+    fallback: Callable[[object], str] | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def idempotent_task(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    key: Callable[..., object] | None = None,
+    store: Store | Callable[[], Store] | None = None,
+    tenant: str = "default",
+    time_limit: float = 300.0,
+    margin: float = 60.0,
+    heartbeat: float = 10.0,
+    keep: timedelta = timedelta(hours=24),
+    on_duplicate: Literal["return", "raise", "wait"] = "return",
+    wait_timeout: float = 30.0,
+    on_store_error: Literal["retry", "raise", "run"] = "retry",
+    fallback: Callable[[object], str] | None = None,
+) -> Any:
+    """Run the body once per key (R004-8 … R004-13). For plain and async functions, below ``@app.task`` or Celery's decorator.
+
+    ``name``: what the key is about; default: the function's module and qualified name, the same in every process.
+    ``key``: a function of the same arguments that gives the key, such as an order's number; the same key with other arguments
+    raises PayloadMismatch. Default: the canonical key of all arguments, defaults applied, ``self`` and what a worker injects left out.
+    ``store``: where reservations are kept, or a function that gives it at the first call; default: what ``set_default_store`` was
+    given, which a Duly application does with its database.
+    ``time_limit`` and ``margin`` (seconds): the lock outlives the longest body by the margin (T004-c); it is also renewed every
+    ``heartbeat`` seconds while the body runs. ``keep``: for how long an end is remembered (T004-e).
+    ``on_duplicate``: what a call gets whose key is done: the recorded result, AlreadyDone, or, with ``wait``, the result also of a call
+    that is in progress, for which it waits up to ``wait_timeout`` seconds. A duplicate of a call in progress is otherwise made again
+    later: in a job by Snooze, in Celery by retry, and a plain caller gets InProgress.
+    ``on_store_error``: when the store does not answer, ``retry``: the call is made again later; ``raise``: StoreUnavailable at
+    once, a failure; ``run``: the body runs unprotected, and an event says so.
+    ``fallback``: gives text for argument types that have no canonical form, e.g. ``str``.
+
+    A body that raises frees its key. Raises InvalidArgument at definition for options that contradict each other, and at the call for
+    arguments that cannot be part of a key, naming where.
+    """
+    if fn is None:
+        return functools.partial(
+            idempotent_task, name=name, key=key, store=store, tenant=tenant, time_limit=time_limit, margin=margin, heartbeat=heartbeat,
+            keep=keep, on_duplicate=on_duplicate, wait_timeout=wait_timeout, on_store_error=on_store_error, fallback=fallback,
+        )  # fmt: skip
+    for field, value, allowed in (
+        ("on_duplicate", on_duplicate, ("return", "raise", "wait")),
+        ("on_store_error", on_store_error, ("retry", "raise", "run")),
+    ):
+        if value not in allowed:
+            raise InvalidArgument(field, f"is {value!r}.", f"Use {', '.join(map(repr, allowed))}.")
+    for field, number in (
+        ("time_limit", time_limit),
+        ("margin", margin),
+        ("heartbeat", heartbeat),
+        ("wait_timeout", wait_timeout),
+    ):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
+            raise InvalidArgument(field, f"is {number!r}; it must be seconds, more than 0.")
+    terms = Terms(timedelta(seconds=time_limit + margin), timedelta(seconds=heartbeat), keep)
+    if isinstance(fn, Task):
+        # it is known to its application under its name, so the function inside is replaced
+        options = (
+            name or fn.name,
+            key,
+            _found(store),
+            tenant,
+            terms,
+            on_duplicate,
+            wait_timeout,
+            on_store_error,
+            fallback,
+        )
+        object.__setattr__(fn, "fn", _wrapped(fn.fn, Options(*options)))
+        return fn
+    if not callable(fn) or hasattr(fn, "apply_async"):
+        raise InvalidArgument(
+            "idempotent_task",
+            f"decorates {type(fn).__name__}.",
+            "Put it below the decorator that makes a task of a function.",
+        )
+    check_name(tenant, "tenant")
+    return _wrapped(
+        fn,
+        Options(
+            name or _name_of(fn),
+            key,
+            _found(store),
+            tenant,
+            terms,
+            on_duplicate,
+            wait_timeout,
+            on_store_error,
+            fallback,
+        ),
+    )
+
+
+# ------------------------------------------------------------------ what it is about
+
+
+def _found(store: Store | Callable[[], Store] | None) -> Callable[[], Store]:
+    if store is None:
+        return default_store
+    if isinstance(store, Store):
+        return lambda: store
+    if not callable(store):
+        raise InvalidArgument(
+            "store", f"is of type {type(store).__name__}; it must be a Store, or a function that gives one."
+        )
+    return functools.cache(store)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """Module and qualified name. A program that is run and imported elsewhere must not have two names."""
+    module = fn.__module__
+    if module == "__main__":
+        main = inspect.getmodule(fn)
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        module = spec.name if spec is not None else file.rsplit("/", 1)[-1].removesuffix(".py") if file else module
+    return f"{module}.{fn.__qualname__}"
+
+
+# ------------------------------------------------------------------ one call
+
+
+class _Call:
+    """One call of an idempotent function: its key, what was decided about it, and what is told about it."""
+
+    def __init__(self, body: _Body, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        o = self.options = body.options
+        self.body = body
+        self.where: Surroundings = surroundings()
+        self.store = o.store()
+        fingerprint = body.fingerprint(args, kwargs)
+        key = fingerprint
+        if o.key is not None:
+            chosen = o.key(*args, **kwargs)
+            if chosen is None or chosen == "":
+                raise InvalidArgument(
+                    "key", f"of {o.name} is {chosen!r}.", "Let the key function give what names the work."
+                )
+            key = canonical_task_key(o.name, (chosen,), namespace="key")
+        self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
+
+    # --- before
+
+    def reserve(self) -> Holding | None:
+        """Ask the store. A holding means run; None means that the store is out of reach and the body runs all the same."""
+        try:
+            decision = self.store.reserve(self.ask)
+        except StoreUnavailable as error:
+            self._tell("idempotency_store_failed", "warning", error=brief(error))
+            if self.options.on_store_error == "run":
+                return None
+            if self.options.on_store_error == "raise":
+                raise
+            self.where.later(error)
+        if isinstance(decision, Admit):
+            self._tell("idempotency_attempt", result="allowed", took_over=decision.took_over)
+            self._tell("idempotency_state", state=State.IN_PROGRESS.value)
+            holding = Holding(self.store, decision.reservation, self.ask.terms)
+            KEEPER.keep(holding)
+            return holding
+        self._tell("idempotency_attempt", result="deduped")
+        if isinstance(decision, Mismatch):
+            raise PayloadMismatch(self.options.name)
+        raise _Duplicate(decision)
+
+    def answer(self, decision: Done | Busy, deadline: float) -> Any:
+        """What a duplicate gets; _Wait when it is to look again."""
+        if isinstance(decision, Done):
+            result = self.body.decoded(decision.reservation)
+            if self.options.on_duplicate == "raise":
+                raise AlreadyDone(self.options.name, result)
+            return result
+        left = deadline - time.monotonic()
+        if self.options.on_duplicate == "wait" and left > 0:
+            raise _Wait
+        after = (decision.until - decision.reservation.seen_at).total_seconds()
+        # it may end at any moment: look again before the lock would lapse
+        self.where.later(InProgress(self.options.name, min(max(after, 1.0), 5.0 + random.random() * 5.0)))  # noqa: S311
+
+    def look(self) -> Done | Busy | None:
+        """Where a call in progress stands now; None when its key is free."""
+        decision = self.store.look(self.ask.tenant, self.ask.key)
+        if decision is None or decision.state is State.FAILED:
+            return None
+        return Done(decision) if decision.state is State.SUCCEEDED else Busy(decision, decision.locked_until)
+
+    # --- after
+
+    def end(self, holding: Holding | None, result: Any, error: BaseException | None) -> None:
+        """Write how the body ended. Never raises: what the body did is done."""
+        if holding is None:
+            return
+        KEEPER.let_go(holding)
+        if error is None:
+            text, problem = encode_output(result, MAX_RESULT) if result is not None else ("null", None)
+            if problem is not None:
+                self._tell("idempotency_result_dropped", "warning", problem=problem.split(":")[0])
+            end: Callable[[], bool] = functools.partial(holding.succeed, text)
+            state = State.SUCCEEDED.value
+        elif is_control(error):
+            end, state = holding.release, "released"
+        else:
+            end, state = (
+                functools.partial(holding.fail, orjson.dumps({"type": type(error).__name__}).decode()),
+                State.FAILED.value,
+            )
+        try:
+            if not end():
+                self._tell("idempotency_lost", "warning")
+                return
+        except StoreUnavailable as failure:
+            self._tell("idempotency_store_failed", "warning", error=brief(failure))
+            KEEPER.end_later(holding, end)
+        if state != "released":
+            self._tell("idempotency_state", state=state)
+
+    def _tell(self, event: str, level: Any = "info", **facts: Any) -> None:
+        if PROCESS.active:
+            trace = trace_id()
+            if trace is not None:
+                facts["trace_id"] = trace
+            PROCESS.emit(event, level, task=self.options.name, idempotency_key=self.ask.key, **facts)
+
+
+class _Duplicate(Exception):
+    """Not an error: the way out of ``reserve`` for a call whose body must not run."""
+
+    def __init__(self, decision: Done | Busy) -> None:
+        self.decision = decision
+
+
+class _Wait(Exception):
+    """Look again in a moment."""
+
+
+class _Body:
+    """A function and what is known of it."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options) -> None:
+        self.fn, self.options = fn, options
+        signature = inspect.signature(fn)
+        first = next(iter(signature.parameters), None)
+        hidden = {*injected_parameters(fn), *([first] if first in ("self", "cls") else [])}
+        self._hidden = hidden
+        self._signature = signature
+        self.visible = signature.replace(
+            parameters=[p for n, p in signature.parameters.items() if n not in hidden],
+            return_annotation=inspect.Signature.empty,
+        )
+        self._adapter: TypeAdapter[Any] | None = None
+        with contextlib.suppress(NameError, PydanticUserError, TypeError):
+            returns = get_type_hints(fn, include_extras=True).get("return")
+            if returns is not None:
+                self._adapter = TypeAdapter(returns)
+
+    def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The canonical key of a call (R004-10, T004-l)."""
+        if self._hidden:
+            bound = self._signature.bind(*args, **kwargs)
+            shown = {n: v for n, v in bound.arguments.items() if n not in self._hidden}
+            call = inspect.BoundArguments(self.visible, OrderedDict(shown))
+            args, kwargs = call.args, call.kwargs
+        return canonical_task_key(
+            self.options.name, args, kwargs, signature=self.visible, fallback=self.options.fallback
+        )
+
+    def decoded(self, reservation: Reservation) -> Any:
+        """The recorded result, as the function's return annotation has it where it says so."""
+        if reservation.result is None:
+            return None
+        plain = orjson.loads(reservation.result)
+        if self._adapter is not None and plain is not None:
+            with contextlib.suppress(ValidationError):
+                return self._adapter.validate_python(plain)
+        return plain
+
+
+def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    body = _Body(fn, options)
+    if inspect.iscoroutinefunction(fn):
+
+        @functools.wraps(fn)
+        async def on_the_loop(*args: Any, **kwargs: Any) -> Any:
+            call = _Call(body, args, kwargs)
+            deadline, pause = time.monotonic() + options.wait_timeout, LOOK_FIRST
+            while True:
+                try:
+                    holding = await _off_the_loop(call.reserve)
+                    break
+                except _Duplicate as duplicate:
+                    decision: Done | Busy | None = duplicate.decision
+                while decision is not None:
+                    try:
+                        return call.answer(decision, deadline)
+                    except _Wait:
+                        await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+                        pause = min(pause * 2, LOOK_MOST)
+                        decision = await _off_the_loop(call.look)
+            try:
+                result = await fn(*args, **kwargs)
+            except BaseException as error:
+                await _off_the_loop(call.end, holding, None, error)
+                raise
+            await _off_the_loop(call.end, holding, result, None)
+            return result
+
+        return on_the_loop
+
+    @functools.wraps(fn)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        call = _Call(body, args, kwargs)
+        deadline, pause = time.monotonic() + options.wait_timeout, LOOK_FIRST
+        while True:
+            try:
+                holding = call.reserve()
+                break
+            except _Duplicate as duplicate:
+                decision: Done | Busy | None = duplicate.decision
+            while decision is not None:
+                try:
+                    return call.answer(decision, deadline)
+                except _Wait:
+                    time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+                    pause = min(pause * 2, LOOK_MOST)
+                    decision = call.look()
+        try:
+            result = fn(*args, **kwargs)
+        except BaseException as error:
+            call.end(holding, None, error)
+            raise
+        call.end(holding, result, None)
+        return result
+
+    return plain
+
+
+async def _off_the_loop(fn: Callable[..., R], *args: Any) -> R:
+    """On a thread, and to its end even when the caller is cancelled meanwhile: what is written is known."""
+    work = asyncio.ensure_future(asyncio.to_thread(fn, *args))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            got: Any = await work
+            if isinstance(got, Holding):  # reserved, and nobody will run it
+                KEEPER.let_go(got)
+                await asyncio.to_thread(got.release)
+        raise

@@ -1,0 +1,83 @@
+"""May the body run? Facts and the present instant in, a decision out. No store, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from duly.idempotency.reservation import LIFECYCLE, Ask, Reservation, State
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Run: this is the reservation to write first."""
+
+    reservation: Reservation
+    #: It takes the place of a holder that is taken for dead.
+    took_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was done: this is what came of it."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody is at it. Ask again at ``until`` at the latest."""
+
+    reservation: Reservation
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The key was used for other arguments."""
+
+    reservation: Reservation
+
+
+Decision = Admit | Done | Busy | Mismatch
+
+
+def decide(found: Reservation | None, ask: Ask, now: datetime) -> Decision:
+    """What ``ask`` may do where ``found`` stands (None: nothing is remembered).
+
+    A holder that is alive keeps everybody out, its own redelivery too: a broker may deliver a task again while the first
+    delivery still runs. When a holder is dead, its own redelivery is admitted after three missed heartbeats (T004-d), anybody
+    else once the lock has lapsed.
+    """
+    if found is None or not found.lives(now):
+        return Admit(_reserved(ask, now, found))
+    if found.fingerprint != ask.fingerprint:
+        return Mismatch(found)
+    if found.state is State.SUCCEEDED:
+        return Done(found)
+    if found.state is State.FAILED:
+        return Admit(_reserved(ask, now, found))
+    free_at = found.locked_until
+    if found.owner == ask.owner:
+        free_at = min(free_at, found.seen_at + ask.terms.missed)
+    if now < free_at:
+        return Busy(found, free_at)
+    return Admit(_reserved(ask, now, found), took_over=True)
+
+
+def _reserved(ask: Ask, now: datetime, before: Reservation | None) -> Reservation:
+    remembered = before is not None and before.lives(now)
+    if before is not None and remembered:
+        state = LIFECYCLE.target(before.state, "take_over" if before.state is State.IN_PROGRESS else "reserve")
+    else:
+        state = LIFECYCLE.target(None, "reserve")
+    token = (now - _EPOCH) // timedelta(microseconds=1)
+    return Reservation(
+        tenant=ask.tenant, key=ask.key, task=ask.task, state=state, owner=ask.owner,
+        token=token if before is None else max(token, before.token + 1), fingerprint=ask.fingerprint,
+        attempts=before.attempts + 1 if before is not None and remembered else 1,
+        locked_until=now + ask.terms.lock, seen_at=now, kept_until=now + ask.terms.lock + ask.terms.keep,
+        created_at=before.created_at if before is not None and remembered else now,
+    )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Reservations in Redis or Valkey (extra ``redis``).
+
+A reservation is one JSON text under one key with a time to live, so nothing stays for ever. A new one is written by ``SET NX
+PX``, one command; everything else by a script that sets the new text where exactly the old one stands. The clock is the
+server's. The server must not evict (``maxmemory-policy noeviction``) and is as durable as its configuration: what must not
+be done twice even if it forgets belongs into the SQL store (T004-h).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from duly.idempotency.reservation import Reservation, State
+from duly.idempotency.store import Store
+from duly.kernel.errors import InvalidArgument, StoreUnavailable
+
+_SWAP = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+return 1
+"""
+_INSTANTS = ("locked_until", "seen_at", "kept_until", "created_at")
+
+
+class RedisStore(Store):
+    """Reservations in Redis. ``server``: a URL, or a ``redis.Redis`` client with timeouts of your choice.
+
+    ``prefix``: the beginning of every key. Raises InvalidArgument when the extra is missing.
+    """
+
+    def __init__(self, server: Any, *, prefix: str = "duly:idempotency:", timeout: float = 2.0) -> None:
+        try:
+            import redis
+        except ImportError:
+            raise InvalidArgument(
+                "store", "is Redis, and its client is not installed.", "Install duly[redis]."
+            ) from None
+        self._errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
+        self._client: Any = server
+        if isinstance(server, str):
+            try:
+                self._client = redis.Redis.from_url(server, socket_timeout=timeout, socket_connect_timeout=timeout)
+            except ValueError as error:
+                raise InvalidArgument("store", f"has a URL that cannot be used: {error}.") from None
+        self._prefix = prefix
+        self._swap = self._client.register_script(_SWAP)
+
+    def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
+        def ask() -> Any:
+            pipe = self._client.pipeline(transaction=False)
+            pipe.get(self._name(tenant, key))
+            pipe.time()
+            return pipe.execute()
+
+        text, (seconds, micros) = self._asked(ask)
+        now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+        return (None if text is None else _decoded(text)), now
+
+    def insert(self, new: Reservation) -> bool:
+        name, text = self._name(new.tenant, new.key), _encoded(new)
+        return bool(self._asked(lambda: self._client.set(name, text, nx=True, px=_ttl(new))))
+
+    def replace(self, old: Reservation, new: Reservation | None) -> bool:
+        arguments = [_encoded(old), b"" if new is None else _encoded(new), 0 if new is None else _ttl(new)]
+        return bool(self._asked(lambda: self._swap(keys=[self._name(old.tenant, old.key)], args=arguments)))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _name(self, tenant: str, key: str) -> str:
+        # the length keeps tenant and key apart whatever is in them
+        return f"{self._prefix}{len(tenant)}:{tenant}:{key}"
+
+    def _asked(self, fn: Any) -> Any:
+        try:
+            return fn()
+        except self._errors as error:
+            raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def _ttl(r: Reservation) -> int:
+    """Milliseconds for which the record is worth keeping, counted from its last change."""
+    until = max(r.kept_until, r.locked_until)
+    return max(1, (until - r.seen_at) // timedelta(milliseconds=1))
+
+
+def _encoded(r: Reservation) -> bytes:
+    """One text per record, always the same: the script compares it."""
+    facts = {name: getattr(r, name) for name in Reservation.__dataclass_fields__}
+    facts |= {name: getattr(r, name).isoformat() for name in _INSTANTS}
+    return orjson.dumps(facts)
+
+
+def _decoded(text: bytes | str) -> Reservation:
+    facts = orjson.loads(text)
+    facts |= {name: datetime.fromisoformat(facts[name]) for name in _INSTANTS}
+    return Reservation(**{**facts, "state": State(facts["state"])})

@@ -1,0 +1,107 @@
+"""Reservations in the database: the default, and the one for what must not be done twice (T004-h: nothing evicts a row)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, and_, delete, func, literal, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from duly.idempotency.reservation import Reservation, State
+from duly.idempotency.store import Store
+from duly.idempotency.tables import idempotency as t
+from duly.kernel.errors import DatabaseUnavailable, StoreUnavailable
+from duly.storage.database import Database
+from duly.storage.types import Encoded, Instant
+
+#: Rows forgotten in one transaction.
+PRUNED = 5_000
+
+
+class SqlStore(Store):
+    """Reservations in the table ``idempotency``. Its clock is the database's rule: PostgreSQL's own, else this process's."""
+
+    def __init__(self, database: Database) -> None:
+        self.db = database
+        insert: Any = sqlite.insert if database.is_sqlite else postgresql.insert
+        self._insert = insert(t).on_conflict_do_nothing()
+
+    def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
+        stamp = self.db.stamp()
+        if self.db.is_sqlite:
+            query = select(t).where(t.c.tenant == tenant, t.c.key == key)
+            assert stamp is not None
+            return _of(self._reading(lambda c: c.execute(query).first())), stamp
+        now = func.now(type_=Instant) if stamp is None else literal(stamp, Instant)
+        asked = select(now.label("now")).subquery()
+        wanted = and_(t.c.tenant == tenant, t.c.key == key)
+        both = select(asked.c.now.label("now"), t).select_from(asked.outerjoin(t, wanted))
+        row = self._reading(lambda c: c.execute(both).one())
+        return (None if row.key is None else _of(row)), row.now
+
+    def instant(self, start: datetime, elapsed: float) -> datetime:
+        return self.db.clock.now() if self.db.clock.manual else super().instant(start, elapsed)
+
+    def insert(self, new: Reservation) -> bool:
+        written: bool = self._writing(lambda c: c.execute(self._insert, _values(new)).rowcount == 1)
+        return written
+
+    def replace(self, old: Reservation, new: Reservation | None) -> bool:
+        if new is None:
+            statement: Any = delete(t).where(*_exactly(old))
+        else:
+            statement = update(t).where(*_exactly(old)).values(_values(new))
+        written: bool = self._writing(lambda c: c.execute(statement).rowcount == 1)
+        return written
+
+    def prune(self) -> int:
+        gone = select(t.c.tenant, t.c.key).where(t.c.kept_until <= self.db.now()).limit(PRUNED)
+        statement = delete(t).where(tuple_(t.c.tenant, t.c.key).in_(gone), t.c.kept_until <= self.db.now())
+        forgotten: int = self._writing(lambda c: c.execute(statement).rowcount)
+        return forgotten
+
+    def _reading(self, fn: Any) -> Any:
+        try:
+            # one statement: on PostgreSQL without BEGIN and ROLLBACK around it
+            return self.db.read(fn) if self.db.is_sqlite else self.db.once(fn)
+        except DatabaseUnavailable as error:
+            raise StoreUnavailable(str(error)) from error
+
+    def _writing(self, fn: Any) -> Any:
+        try:
+            return self.db.once(fn)
+        except DatabaseUnavailable as error:
+            raise StoreUnavailable(str(error)) from error
+
+
+def _of(row: Any) -> Reservation | None:
+    if row is None:
+        return None
+    return Reservation(
+        tenant=row.tenant, key=row.key, task=row.task, state=State(row.state), owner=row.owner, token=row.token, fingerprint=row.fingerprint,
+        attempts=row.attempts, locked_until=row.locked_until, seen_at=row.seen_at, kept_until=row.kept_until, created_at=row.created_at,
+        result=None if row.result is None else orjson.dumps(row.result).decode(),
+        error=None if row.error is None else orjson.dumps(row.error).decode(),
+    )  # fmt: skip
+
+
+def _exactly(old: Reservation) -> list[ColumnElement[bool]]:
+    """The row as it was read: no other holder, no other state, no sign of life since."""
+    return [
+        t.c.tenant == old.tenant,
+        t.c.key == old.key,
+        t.c.token == old.token,
+        t.c.state == old.state.value,
+        t.c.seen_at == old.seen_at,
+    ]
+
+
+def _values(r: Reservation) -> dict[str, Any]:
+    return {
+        "tenant": r.tenant, "key": r.key, "task": r.task, "state": r.state.value, "owner": r.owner, "token": r.token, "fingerprint": r.fingerprint,
+        "attempts": r.attempts, "locked_until": r.locked_until, "seen_at": r.seen_at, "kept_until": r.kept_until,
+        "result": None if r.result is None else Encoded(r.result), "error": None if r.error is None else Encoded(r.error),
+        "created_at": r.created_at, "updated_at": r.seen_at,
+    }  # fmt: skip

@@ -1,0 +1,188 @@
+"""Where reservations are kept. Three primitives make a store: read, insert if nobody did, replace if nobody else did.
+
+Everything else is written once, here, on top of them: read, decide, and write what was decided if what was read still
+stands; otherwise look again. A store that does not answer raises StoreUnavailable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from duly.clock import SystemClock
+from duly.idempotency.plan import Admit, Decision, decide
+from duly.idempotency.reservation import Ask, Reservation, Terms
+from duly.kernel.clock import Clock
+from duly.kernel.errors import InvalidArgument, StoreUnavailable
+
+#: Rounds of look, decide, write. Each lost round means that somebody else won one.
+ROUNDS = 100
+
+
+class Store(ABC):
+    """Reservations of every tenant. Safe to use from many threads. Every method may raise StoreUnavailable."""
+
+    # ------------------------------------------------------------------ what a store must be able to do
+
+    @abstractmethod
+    def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
+        """What is remembered of a key, and the store's present instant."""
+
+    @abstractmethod
+    def insert(self, new: Reservation) -> bool:
+        """Write a reservation where there is none. False when there is one."""
+
+    @abstractmethod
+    def replace(self, old: Reservation, new: Reservation | None) -> bool:
+        """Write ``new`` (None: forget) where exactly ``old`` stands. False when something else does."""
+
+    def instant(self, start: datetime, elapsed: float) -> datetime:
+        """The present by the store's clock, ``elapsed`` seconds after it was ``start``. No round trip."""
+        return start + timedelta(seconds=elapsed)
+
+    def prune(self) -> int:
+        """Forget what need not be remembered any longer. Returns how many."""
+        return 0
+
+    def close(self) -> None:  # noqa: B027 (a store without connections has nothing to do)
+        """Let go of connections."""
+
+    # ------------------------------------------------------------------ what follows from that
+
+    def reserve(self, ask: Ask) -> Decision:
+        """Ask to do what a key names. An ``Admit`` is written: its holder runs the body, renews, and says how it ended."""
+        for _ in range(ROUNDS):
+            found, now = self.read(ask.tenant, ask.key)
+            decision = decide(found, ask, now)
+            if not isinstance(decision, Admit):
+                return decision
+            if self.insert(decision.reservation) if found is None else self.replace(found, decision.reservation):
+                return decision
+        raise StoreUnavailable("the reservation kept changing hands")
+
+    def look(self, tenant: str, key: str) -> Reservation | None:
+        """What is remembered of a key; None when nothing is."""
+        found, now = self.read(tenant, key)
+        return found if found is not None and found.lives(now) else None
+
+
+class Holding:
+    """A reservation that is held here, from its admission to its end. Safe to use from two threads."""
+
+    def __init__(self, store: Store, reservation: Reservation, terms: Terms) -> None:
+        self.store, self.terms = store, terms
+        self._now = reservation
+        #: What a write was to make of it whose answer was lost: it may stand there, or not.
+        self._perhaps: Reservation | None = None
+        self._start, self._began = reservation.seen_at, time.monotonic()
+        self._lock = threading.Lock()
+        #: False once somebody else has it, or once it has ended.
+        self.held = True
+
+    @property
+    def reservation(self) -> Reservation:
+        return self._now
+
+    def renew(self) -> bool:
+        """Give a sign of life. False when it is held no longer."""
+        with self._lock:
+            return self.held and self._write(self._now.renewed(self.terms, self._instant()))
+
+    def succeed(self, result: str | None) -> bool:
+        """The body has done its work. False when somebody else had taken over: nothing is written then."""
+        with self._lock:
+            return self.held and self._end(self._now.succeeded(self.terms, self._instant(), result))
+
+    def fail(self, error: str | None) -> bool:
+        """The body has failed; whoever comes next may try."""
+        with self._lock:
+            return self.held and self._end(self._now.failed(self.terms, self._instant(), error))
+
+    def release(self) -> bool:
+        """As if it had never begun (T004-f)."""
+        with self._lock:
+            return self.held and self._end(None)
+
+    def _end(self, new: Reservation | None) -> bool:
+        held = self._write(new)
+        self.held = False
+        return held
+
+    def _write(self, new: Reservation | None) -> bool:
+        try:
+            for old in (self._now, self._perhaps):
+                if old is not None and self.store.replace(old, new):
+                    self._now, self._perhaps = new or old, None
+                    return True
+        except StoreUnavailable:
+            self._perhaps = new or self._perhaps
+            raise
+        self.held = False
+        return False
+
+    def _instant(self) -> datetime:
+        return self.store.instant(self._start, time.monotonic() - self._began)
+
+
+class MemoryStore(Store):
+    """Reservations in this process, for tests."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._kept: dict[tuple[str, str], Reservation] = {}
+        self._lock = threading.Lock()
+
+    def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
+        with self._lock:
+            return self._kept.get((tenant, key)), self.clock.now()
+
+    def instant(self, start: datetime, elapsed: float) -> datetime:
+        return self.clock.now()
+
+    def insert(self, new: Reservation) -> bool:
+        with self._lock:
+            return self._kept.setdefault((new.tenant, new.key), new) is new
+
+    def replace(self, old: Reservation, new: Reservation | None) -> bool:
+        with self._lock:
+            place = (old.tenant, old.key)
+            if self._kept.get(place) != old:
+                return False
+            if new is None:
+                del self._kept[place]
+            else:
+                self._kept[place] = new
+            return True
+
+    def prune(self) -> int:
+        with self._lock:
+            now = self.clock.now()
+            gone = [place for place, kept in self._kept.items() if not kept.lives(now)]
+            for place in gone:
+                del self._kept[place]
+            return len(gone)
+
+
+_default: Callable[[], Store | None] = lambda: None  # noqa: E731
+
+
+def set_default_store(store: Store | Callable[[], Store | None] | None) -> None:
+    """The store of idempotent functions that name none: one, or a function that gives it at each call.
+
+    A Duly application sets its own database when it is made; the one made last counts.
+    """
+    global _default
+    _default = store if callable(store) else lambda: store
+
+
+def default_store() -> Store:
+    """The store of functions that name none. Raises InvalidArgument when there is none."""
+    found = _default()
+    if found is None:
+        raise InvalidArgument(
+            "store", "is not set.", "Give idempotent_task a store, make a Duly application, or call set_default_store."
+        )
+    return found

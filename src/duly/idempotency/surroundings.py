@@ -1,0 +1,76 @@
+"""Where a call happens: in a Duly job, in a Celery task, or anywhere. It says who calls, and how to have it called again.
+
+The owner must be the same when the same work is delivered again, and another one for any other call. Celery is not
+imported: whoever runs in a Celery task has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from typing import Any, NoReturn
+
+from duly.jobs.run import CURRENT
+from duly.kernel.errors import Cancel, Retry, Snooze
+
+
+class Surroundings:
+    """A plain call: nobody delivers it again, so it is told to its caller."""
+
+    tenant: str | None = None
+
+    def __init__(self) -> None:
+        self.owner = f"call:{uuid.uuid4().hex}"
+
+    def later(self, why: Snooze) -> NoReturn:
+        """The body must not run now: have the call made again, in ``why.after`` seconds."""
+        raise why
+
+
+class InJob(Surroundings):
+    """A Duly job: the worker understands Snooze, which uses no attempt."""
+
+    def __init__(self, job_id: int, tenant: str) -> None:
+        self.owner, self.tenant = f"job:{job_id}", tenant
+
+
+class InCelery(Surroundings):
+    """A Celery task: it is sent again under the same id, so the duplicate is never acknowledged and dropped (T004-d)."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+        self.owner = f"celery:{task.request.id}"
+
+    def later(self, why: Snooze) -> NoReturn:
+        task = self._task
+        request = task.request
+        if request.is_eager:
+            raise why
+        # As Task.retry does, with the count of retries as it was: what did not run uses none of the task's own.
+        again = task.signature_from_request(
+            request, countdown=why.after, retries=request.retries, ignore_result=task.ignore_result
+        )
+        again.apply_async()
+        raise sys.modules["celery.exceptions"].Retry(message=str(why), when=why.after, sig=again)
+
+
+def surroundings() -> Surroundings:
+    """Where this call happens."""
+    run = CURRENT.get()
+    if run is not None:
+        return InJob(run.claimed.id, run.claimed.tenant)
+    celery = sys.modules.get("celery")
+    if celery is not None:
+        task = celery.current_task
+        # a proxy: false outside any task; without an id when the task is called as a function
+        if task and task.request.id and not task.request.called_directly:
+            return InCelery(task._get_current_object() if hasattr(task, "_get_current_object") else task)
+    return Surroundings()
+
+
+def is_control(error: BaseException) -> bool:
+    """Does the body ask for another run, or for none, instead of having failed (T004-f)?"""
+    if isinstance(error, Retry | Snooze | Cancel):
+        return True
+    exceptions = sys.modules.get("celery.exceptions")
+    return exceptions is not None and isinstance(error, (exceptions.Retry, exceptions.Ignore, exceptions.Reject))
