@@ -26,7 +26,7 @@ class SqlStore(Store):
     def __init__(self, database: Database) -> None:
         self.db = database
         insert: Any = sqlite.insert if database.is_sqlite else postgresql.insert
-        self._insert = insert(t).on_conflict_do_nothing()
+        self._insert = insert(t).on_conflict_do_nothing().returning(t.c.token)
 
     def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
         stamp = self.db.stamp()
@@ -45,7 +45,7 @@ class SqlStore(Store):
         return self.db.clock.now() if self.db.clock.manual else super().instant(start, elapsed)
 
     def insert(self, new: Reservation) -> bool:
-        written: bool = self._writing(lambda c: c.execute(self._insert, _values(new)).rowcount == 1)
+        written: bool = self._writing(lambda c: c.execute(self._insert, _values(new)).first() is not None)
         return written
 
     def replace(self, old: Reservation, new: Reservation | None) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from duly.clock import SystemClock
 from duly.idempotency.plan import Admit, Decision, decide
-from duly.idempotency.reservation import Ask, Reservation, Terms
+from duly.idempotency.reservation import Ask, Reservation, State, Terms
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, StoreUnavailable
 
@@ -75,8 +75,6 @@ class Holding:
     def __init__(self, store: Store, reservation: Reservation, terms: Terms) -> None:
         self.store, self.terms = store, terms
         self._now = reservation
-        #: What a write was to make of it whose answer was lost: it may stand there, or not.
-        self._perhaps: Reservation | None = None
         self._start, self._began = reservation.seen_at, time.monotonic()
         self._lock = threading.Lock()
         #: False once somebody else has it, or once it has ended.
@@ -112,16 +110,22 @@ class Holding:
         return held
 
     def _write(self, new: Reservation | None) -> bool:
-        try:
-            for old in (self._now, self._perhaps):
-                if old is not None and self.store.replace(old, new):
-                    self._now, self._perhaps = new or old, None
-                    return True
-        except StoreUnavailable:
-            self._perhaps = new or self._perhaps
-            raise
+        if self.store.replace(self._now, new) or self._was_written(new):
+            self._now = new or self._now
+            return True
         self.held = False
         return False
+
+    def _was_written(self, new: Reservation | None) -> bool:
+        """What stands there is not what was last known. It may be our own: answers get lost after the write was done."""
+        found, _ = self.store.read(self._now.tenant, self._now.key)
+        if found is None:
+            return new is None
+        if found.token != self._now.token:
+            return False
+        if found.state is State.IN_PROGRESS:
+            return self.store.replace(found, new)
+        return new is not None and found.state is new.state
 
     def _instant(self) -> datetime:
         return self.store.instant(self._start, time.monotonic() - self._began)
