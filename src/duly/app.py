@@ -71,7 +71,7 @@ class Duly:
     @property
     def reservations(self) -> SqlStore:
         """Where ``@idempotent_task`` keeps its reservations unless it is told otherwise: the table ``idempotency``."""
-        if self._reservations is None:
+        if self._reservations is None or self._reservations.db is not self.db:
             from duly.idempotency.sql import SqlStore
 
             self.open()

@@ -13,7 +13,6 @@ import functools
 import inspect
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -121,7 +120,8 @@ def idempotent_task(
     once, a failure; ``run``: the body runs unprotected, and an event says so.
     ``fallback``: gives text for argument types that have no canonical form, e.g. ``str``.
 
-    A body that raises frees its key. Raises InvalidArgument at definition for options that contradict each other, and at the call for
+    The function that comes out has ``idempotency_key(*args, **kwargs)``, which gives the key of such a call. A body that raises frees
+    its key. Raises InvalidArgument at definition for options that contradict each other, and at the call for
     arguments that cannot be part of a key, naming where.
     """
     if fn is None:
@@ -219,15 +219,7 @@ class _Call:
         self.body = body
         self.where: Surroundings = surroundings()
         self.store = o.store()
-        fingerprint = body.fingerprint(args, kwargs)
-        key = fingerprint
-        if o.key is not None:
-            chosen = o.key(*args, **kwargs)
-            if chosen is None or chosen == "":
-                raise InvalidArgument(
-                    "key", f"of {o.name} is {chosen!r}.", "Let the key function give what names the work."
-                )
-            key = canonical_task_key(o.name, (chosen,), namespace="key")
+        key, fingerprint = body.key(args, kwargs)
         self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
 
     # --- before
@@ -329,30 +321,37 @@ class _Body:
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         self.fn, self.options = fn, options
-        signature = inspect.signature(fn)
-        first = next(iter(signature.parameters), None)
-        hidden = {*injected_parameters(fn), *([first] if first in ("self", "cls") else [])}
-        self._hidden = hidden
-        self._signature = signature
-        self.visible = signature.replace(
-            parameters=[p for n, p in signature.parameters.items() if n not in hidden],
-            return_annotation=inspect.Signature.empty,
-        )
+        self._signature = inspect.signature(fn)
+        first = next(iter(self._signature.parameters), None)
+        #: Not part of the key: what a worker fills in, and what a method belongs to (T004-l).
+        self._hidden = {*injected_parameters(fn), *([first] if first in ("self", "cls") else [])}
         self._adapter: TypeAdapter[Any] | None = None
         with contextlib.suppress(NameError, PydanticUserError, TypeError):
             returns = get_type_hints(fn, include_extras=True).get("return")
             if returns is not None:
                 self._adapter = TypeAdapter(returns)
 
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+        """(key, fingerprint) of a call: the same unless a key function names the work."""
+        o, fingerprint = self.options, self.fingerprint(args, kwargs)
+        if o.key is None:
+            return fingerprint, fingerprint
+        chosen = o.key(*args, **kwargs)
+        if chosen is None or chosen == "":
+            raise InvalidArgument(
+                "key", f"of {o.name} is {chosen!r}.", "Let the key function give what names the work."
+            )
+        return canonical_task_key(o.name, (chosen,), namespace="key", fallback=o.fallback), fingerprint
+
     def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        """The canonical key of a call (R004-10, T004-l)."""
-        if self._hidden:
-            bound = self._signature.bind(*args, **kwargs)
-            shown = {n: v for n, v in bound.arguments.items() if n not in self._hidden}
-            call = inspect.BoundArguments(self.visible, OrderedDict(shown))
-            args, kwargs = call.args, call.kwargs
+        """The canonical key of a call (R004-10)."""
         return canonical_task_key(
-            self.options.name, args, kwargs, signature=self.visible, fallback=self.options.fallback
+            self.options.name,
+            args,
+            kwargs,
+            signature=self._signature,
+            ignore=self._hidden,
+            fallback=self.options.fallback,
         )
 
     def decoded(self, reservation: Reservation) -> Any:
@@ -368,6 +367,13 @@ class _Body:
 
 def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
     body = _Body(fn, options)
+    made = _around(body)
+    made.idempotency_key = lambda *args, **kwargs: body.key(args, kwargs)[0]  # type: ignore[attr-defined]
+    return made
+
+
+def _around(body: _Body) -> Callable[..., Any]:
+    fn, options = body.fn, body.options
     if inspect.iscoroutinefunction(fn):
 
         @functools.wraps(fn)

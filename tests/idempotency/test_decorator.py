@@ -1,0 +1,529 @@
+"""``@idempotent_task``: the body runs once per key, in plain calls, in async calls and in Duly jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from duly import (
+    INJECT,
+    Backoff,
+    Cancel,
+    Context,
+    Duly,
+    InvalidArgument,
+    InvalidPayload,
+    Job,
+    PermanentError,
+    Retry,
+    Snooze,
+    Status,
+)
+from duly.idempotency import MemoryStore, Store, idempotent_task, set_default_store
+from duly.idempotency.keeper import KEEPER
+from duly.idempotency.reservation import Ask, Reservation, Terms
+from duly.kernel.errors import AlreadyDone, InProgress, PayloadMismatch, StoreUnavailable
+from duly.kernel.events import PROCESS, Event
+from duly.testing import ManualClock, drain
+
+NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Event]]:
+    events: list[Event] = []
+    remove = PROCESS.listen(events.append)
+    yield events
+    remove()
+    assert KEEPER.count == 0, "something is still renewed"
+
+
+def results(heard: list[Event]) -> list[str]:
+    return [
+        e.facts.get("result") or e.facts["state"]
+        for e in heard
+        if e.name in ("idempotency_attempt", "idempotency_state")
+    ]
+
+
+# --- Plain calls ------------------------------------------------------------------------------------------------------
+
+
+def test_the_body_runs_once_and_a_duplicate_gets_its_result(store: Store, heard: list[Event]) -> None:  # R004-8, R004-9
+    runs: list[int] = []
+
+    @idempotent_task(store=store)
+    def double(n: int) -> int:
+        runs.append(n)
+        return 2 * n
+
+    assert [double(4), double(n=4), double(4), double(5)] == [8, 8, 8, 10]
+    assert runs == [4, 5]
+    assert results(heard) == [
+        "allowed", "in_progress", "succeeded", "deduped", "deduped", "allowed", "in_progress", "succeeded",
+    ]  # fmt: skip
+
+
+def test_two_deliveries_at_once_run_the_body_once(
+    store: Store, heard: list[Event]
+) -> None:  # R004-9, the double submit
+    runs: list[int] = []
+    barrier = threading.Barrier(8)
+
+    @idempotent_task(store=store, on_duplicate="wait")
+    def slow(n: int) -> str:
+        runs.append(n)
+        threading.Event().wait(0.3)
+        return "done"
+
+    def go(_: int) -> str:
+        barrier.wait()
+        return slow(1)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(go, range(8))) == ["done"] * 8
+    assert runs == [1]
+    assert results(heard).count("deduped") == 7
+
+
+async def _in_turn(fn: Callable[[int], Any]) -> list[Any]:
+    return [await fn(4), await fn(4)]
+
+
+def test_an_async_function_is_idempotent_too(store: Store) -> None:
+    runs: list[int] = []
+
+    @idempotent_task(store=store)
+    async def double(n: int) -> int:
+        runs.append(n)
+        await asyncio.sleep(0)
+        return 2 * n
+
+    assert asyncio.run(_in_turn(double)) == [8, 8]
+    assert runs == [4]
+
+
+def test_many_async_calls_at_once_run_the_body_once(store: Store) -> None:
+    runs: list[int] = []
+
+    @idempotent_task(store=store, on_duplicate="wait")
+    async def slow(n: int) -> int:
+        runs.append(n)
+        await asyncio.sleep(0.2)
+        return n
+
+    async def go() -> list[int]:
+        return await asyncio.gather(*(slow(7) for _ in range(10)))
+
+    assert asyncio.run(go()) == [7] * 10
+    assert runs == [7]
+
+
+def test_a_failure_frees_the_key_at_once(heard: list[Event]) -> None:  # R004-13, B052 (1)
+    fails = [True, True, False]
+
+    @idempotent_task(store=MemoryStore())
+    def shaky() -> str:
+        if fails.pop(0):
+            raise ValueError("no")
+        return "yes"
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            shaky()
+    assert shaky() == shaky() == "yes"
+    assert results(heard)[:3] == ["allowed", "in_progress", "failed"]
+
+
+@pytest.mark.parametrize("signal", [Retry("later"), Snooze(after=1), Cancel("stop")])
+def test_a_body_that_asks_for_another_run_has_not_failed(signal: Exception, heard: list[Event]) -> None:  # T004-f
+    store = MemoryStore()
+
+    @idempotent_task(store=store)
+    def asks() -> None:
+        raise signal
+
+    with pytest.raises(type(signal)):
+        asks()
+    assert store._kept == {}
+    assert "failed" not in results(heard)
+
+
+def test_a_cancelled_coroutine_frees_its_key(heard: list[Event]) -> None:
+    store = MemoryStore()
+
+    @idempotent_task(store=store)
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    async def go() -> None:
+        call = asyncio.create_task(hang())
+        await asyncio.sleep(0.1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(go())
+    [kept] = store._kept.values()
+    assert kept.state == "failed"
+
+
+def test_a_duplicate_of_a_call_in_progress_is_told_when_to_come_again(heard: list[Event]) -> None:  # T004-d
+    store, inside = MemoryStore(), []
+
+    @idempotent_task(store=store)
+    def outer(deep: bool) -> str:
+        if not inside:
+            inside.append(True)
+            with pytest.raises(InProgress) as caught:
+                outer(deep)
+            assert caught.value.after is not None
+            assert 0 < caught.value.after <= 10
+        return "done"
+
+    assert outer(True) == "done"
+
+
+def test_waiting_ends_after_the_time_that_was_given() -> None:
+    store, begun, go = MemoryStore(), threading.Event(), threading.Event()
+
+    @idempotent_task(store=store, on_duplicate="wait", wait_timeout=0.2)
+    def slow() -> None:
+        begun.set()
+        go.wait(20)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    begun.wait(20)
+    with pytest.raises(InProgress):
+        slow()
+    go.set()
+    thread.join()
+
+
+def test_who_waits_runs_the_body_when_the_first_call_fails() -> None:
+    store, begun, runs = MemoryStore(), threading.Event(), []
+
+    @idempotent_task(store=store, on_duplicate="wait")
+    def second_time_lucky() -> str:
+        runs.append(1)
+        if len(runs) == 1:
+            begun.set()
+            threading.Event().wait(0.2)
+            raise ValueError("first")
+        return "second"
+
+    def first() -> None:
+        with pytest.raises(ValueError, match="first"):
+            second_time_lucky()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait(20)
+    assert second_time_lucky() == "second"
+    thread.join()
+
+
+def test_a_duplicate_raises_when_it_is_asked_to() -> None:
+    @idempotent_task(store=MemoryStore(), on_duplicate="raise")
+    def once(n: int) -> int:
+        return n
+
+    assert once(3) == 3
+    with pytest.raises(AlreadyDone) as caught:
+        once(3)
+    assert caught.value.result == 3
+    assert isinstance(caught.value, PermanentError), "inside a job, trying again would not help"
+
+
+# --- Keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_of_ones_own_names_the_work_and_other_arguments_under_it_are_refused() -> None:  # B053, T004-o
+    runs: list[int] = []
+
+    @idempotent_task(store=MemoryStore(), key=lambda order, amount: order)
+    def charge(order: str, amount: int) -> None:
+        runs.append(amount)
+
+    charge("A-1", 10)
+    charge("A-1", amount=10)
+    with pytest.raises(PayloadMismatch):
+        charge("A-1", 11)
+    charge("A-2", 11)
+    assert runs == [10, 11]
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_an_empty_key_is_refused(nothing: object) -> None:
+    @idempotent_task(store=MemoryStore(), key=lambda: nothing)
+    def f() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="key"):
+        f()
+
+
+def test_a_method_is_keyed_without_its_object() -> None:  # T004-l
+    store, runs = MemoryStore(), []
+
+    class Mailer:
+        @idempotent_task(store=store)
+        def send(self, to: str = "x") -> None:
+            runs.append(to)
+
+    Mailer().send()
+    Mailer().send("x")
+    Mailer().send("y")
+    assert runs == ["x", "y"]
+
+
+def test_what_has_no_canonical_form_is_refused_before_the_body_runs() -> None:  # T004-i
+    runs: list[Any] = []
+
+    @idempotent_task(store=MemoryStore())
+    def f(items: list[Any]) -> None:
+        runs.append(items)
+
+    with pytest.raises(InvalidPayload) as caught:
+        f([{"price": object()}])
+    assert "items[0].price" in caught.value.field
+    assert runs == []
+
+
+def test_no_argument_is_in_the_store_or_in_what_is_told(heard: list[Event]) -> None:  # T004-m, R004-6
+    store = MemoryStore()
+
+    @idempotent_task(store=store, key=lambda mail: mail)
+    def send(mail: str) -> None: ...
+
+    send("secret@example.org")
+    assert "secret" not in repr(store._kept)
+    assert "secret" not in repr(heard)
+    assert {"task", "idempotency_key"} <= set(heard[0].facts)
+
+
+def test_a_program_that_is_run_and_one_that_imports_it_mean_the_same_function(tmp_path: Any) -> None:
+    (tmp_path / "work.py").write_text(
+        "from duly.idempotency import MemoryStore, idempotent_task\n"
+        "store = MemoryStore()\n"
+        "@idempotent_task(store=store)\n"
+        "def f(n): ...\n"
+        "f(1)\n"
+        "print(next(iter(store._kept))[1])\n"
+    )
+    said = [
+        subprocess.run([sys.executable, *how], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for how in (["work.py"], ["-c", "import work"], ["-m", "work"])
+    ]
+    assert said[0] == said[1] == said[2]
+
+
+# --- Results ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Receipt:
+    total: Decimal
+    at: datetime
+
+
+def test_a_recorded_result_comes_back_as_its_annotation_says() -> None:
+    @idempotent_task(store=MemoryStore())
+    def pay() -> Receipt:
+        return Receipt(Decimal("1.10"), NOON)
+
+    assert pay() == pay() == Receipt(Decimal("1.10"), NOON)
+
+
+def test_a_result_that_cannot_be_recorded_harms_nobody(heard: list[Event]) -> None:
+    @idempotent_task(store=MemoryStore())
+    def odd() -> Any:
+        return object()
+
+    assert odd() is not None
+    assert odd() is None
+    assert "idempotency_result_dropped" in [e.name for e in heard]
+
+
+# --- A store that is away -------------------------------------------------------------------------------------------------
+
+
+class Away(MemoryStore):
+    """A store that does not answer while it is away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = True
+
+    def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
+        if self.away:
+            raise StoreUnavailable("away")
+        return super().read(tenant, key)
+
+    def replace(self, old: Reservation, new: Reservation | None) -> bool:
+        if self.away:
+            raise StoreUnavailable("away")
+        return super().replace(old, new)
+
+
+@pytest.mark.parametrize("how", ["retry", "raise", "run"])
+def test_what_happens_without_the_store_is_what_was_asked_for(how: Any, heard: list[Event]) -> None:  # T004-g
+    runs: list[int] = []
+
+    @idempotent_task(store=Away(), on_store_error=how)
+    def f() -> str:
+        runs.append(1)
+        return "ran"
+
+    if how == "run":
+        assert f() == "ran"
+    else:
+        with pytest.raises(StoreUnavailable):
+            f()
+    assert runs == ([1] if how == "run" else [])
+    assert "idempotency_store_failed" in [e.name for e in heard]
+
+
+def test_a_store_that_goes_away_meanwhile_is_told_the_end_when_it_is_back() -> None:
+    store = Away()
+    store.away = False
+
+    @idempotent_task(store=store)
+    def f() -> str:
+        store.away = True
+        return "ran"
+
+    assert f() == "ran"
+    assert KEEPER.count == 1
+    store.away = False
+    for _ in range(500):
+        if KEEPER.count == 0:
+            break
+        threading.Event().wait(0.02)
+    [kept] = store._kept.values()
+    assert kept.state == "succeeded"
+
+
+# --- Options ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("on_duplicate", {"on_duplicate": "ignore"}),
+        ("on_store_error", {"on_store_error": None}),
+        ("time_limit", {"time_limit": 0}),
+        ("margin", {"margin": True}),
+        ("heartbeat", {"heartbeat": "1"}),
+        ("lock", {"time_limit": 1, "margin": 1}),
+        ("keep", {"keep": 5}),
+        ("store", {"store": "redis"}),
+        ("tenant", {"tenant": ""}),
+    ],
+)
+def test_options_that_cannot_be_are_refused_where_they_are_written(field: str, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        idempotent_task(**options)(lambda: None)
+    assert caught.value.field == field
+
+
+def test_without_any_store_the_call_says_what_to_do() -> None:
+    set_default_store(None)
+
+    @idempotent_task
+    def f() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="set_default_store"):
+        f()
+
+
+# --- In Duly jobs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(db_url: str) -> Iterator[Duly]:
+    app = Duly(db_url, clock=ManualClock(NOON))
+    yield app
+    app.close()
+
+
+@pytest.mark.parametrize("order", ["below", "above"])
+def test_two_jobs_that_say_the_same_do_it_once(app: Duly, order: str) -> None:  # R004-9
+    runs: list[str] = []
+
+    def send(to: str, context: Context = INJECT) -> dict[str, str]:
+        runs.append(to)
+        return {"sent": to}
+
+    task: Any = app.task(idempotent_task(send)) if order == "below" else idempotent_task(app.task(send))
+    jobs: list[Job] = [task.enqueue("a").job for _ in range(3)]
+    drain(app)
+    assert runs == ["a"]
+    for job in jobs:
+        done = app.jobs.get(job.id)
+        assert done.status is Status.SUCCEEDED
+        assert done.output == {"sent": "a"}
+
+
+def test_a_duplicate_job_waits_for_the_one_in_progress_and_uses_no_attempt(app: Duly) -> None:  # T004-d
+    runs: list[str] = []
+
+    @app.task(max_attempts=1)
+    @idempotent_task
+    def send(to: str) -> None:
+        runs.append(to)
+
+    key = send.fn.idempotency_key("a")  # type: ignore[attr-defined]
+    app.reservations.reserve(Ask("default", key, "send", "job:999", key, Terms()))  # whose worker has died
+    job = send.enqueue("a").job
+    drain(app)
+    waiting = app.jobs.get(job.id)
+    assert waiting.status is Status.QUEUED
+    assert waiting.attempts == 0
+    assert runs == []
+    clock = app.db.clock
+    assert isinstance(clock, ManualClock)
+    clock.advance(timedelta(minutes=7))
+    drain(app)
+    assert app.jobs.get(job.id).status is Status.SUCCEEDED
+    assert runs == ["a"]
+
+
+def test_a_job_that_fails_is_retried_and_runs_again(app: Duly) -> None:  # B052
+    runs: list[int] = []
+
+    @app.task(backoff=Backoff(base=0))
+    @idempotent_task
+    async def shaky() -> None:
+        runs.append(1)
+        if len(runs) < 3:
+            raise ValueError("no")
+
+    job = shaky.enqueue().job
+    drain(app)
+    assert len(runs) == 3
+    assert app.jobs.get(job.id).status is Status.SUCCEEDED
+
+
+def test_jobs_of_two_tenants_do_not_share_a_key(app: Duly) -> None:  # B053
+    runs: list[str] = []
+
+    @app.task
+    @idempotent_task
+    def send(job: Job, to: str) -> None:
+        runs.append(job.tenant)
+
+    for tenant in ("acme", "umbrella", "acme"):
+        send.using(tenant=tenant).enqueue(to="a")
+    drain(app)
+    assert sorted(runs) == ["acme", "umbrella"]
