@@ -165,7 +165,7 @@ class Housekeeper:
         rescued = self.db.write(rescue)
         for start in range(0, len(rescued), 100):
             part = rescued[start : start + 100]
-            ended = [s.id for s in part if s.event != "rescue"]
+            ended = [s.id for s in part if s.final]
             self.emitter.emit("jobs_rescued", "warning", count=len(part), jobs=[s.id for s in part], ended=ended)
         if rescued:
             self.db.bells.ring()

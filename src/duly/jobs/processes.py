@@ -17,16 +17,33 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, NamedTuple
 
 from duly.jobs.codec import encode_output
+from duly.jobs.run import CURRENT
 from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
 
 _spawn = multiprocessing.get_context("spawn")
 #: Signals that mean the worker when they reach a child.
 _NOT_FOR_CHILDREN = (signal.SIGINT, signal.SIGTERM)
+
+
+class JobFacts(NamedTuple):
+    """What a handler's process knows of the job whose handler it calls."""
+
+    id: int
+    tenant: str
+    meta: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRun:
+    """Stands in a child for the run that the worker has."""
+
+    claimed: JobFacts
 
 
 class ChildDied(DulyError):
@@ -57,11 +74,17 @@ class Child:
         far.close()
 
     def run(
-        self, module: str, name: str, text: str, limit: int, begun: Callable[[], None] = lambda: None
+        self,
+        module: str,
+        name: str,
+        text: str,
+        limit: int,
+        begun: Callable[[], None] = lambda: None,
+        job: JobFacts | None = None,
     ) -> tuple[str | None, str | None]:
         """(output, problem) of a success; raises what the handler raised, or ChildDied. Calls ``begun`` when it begins."""
         try:
-            self._pipe.send((module, name, text, limit))
+            self._pipe.send((module, name, text, limit, job))
             kind, *rest = self._pipe.recv()
             if kind == "begun":
                 begun()
@@ -142,7 +165,7 @@ def _serve(pipe: Any) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_CHILDREN)
     while True:
         try:
-            module, name, text, limit = pipe.recv()
+            module, name, text, limit, job = pipe.recv()
         except (EOFError, OSError):
             return
         try:
@@ -157,6 +180,7 @@ def _serve(pipe: Any) -> None:
                 raise PermanentError(f"{module}.{name} is not a task in the handler's process")
             arguments = found.codec.decode(text)
             pipe.send(("begun",))
+            CURRENT.set(job and RemoteRun(job))
             output, problem = encode_output(found.fn(*arguments.args, **arguments.kwargs), limit)
             pipe.send(("done", output, problem))
         except Signal as error:

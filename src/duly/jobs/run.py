@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import orjson
 
@@ -43,8 +43,28 @@ MAX_ERROR = 4_000
 NOTHING = Outcome(OutcomeKind.SUCCEEDED, "{}")
 
 
+class CurrentJob(Protocol):
+    """What is known of it wherever a handler runs."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def meta(self) -> str | None: ...
+
+
+class CurrentRun(Protocol):
+    """The run whose handler is being called: a ``Run``, or what stands for it in a process of handlers."""
+
+    @property
+    def claimed(self) -> CurrentJob: ...
+
+
 #: The run whose handler is being called here, if any.
-CURRENT: ContextVar[Run | None] = ContextVar("duly_run", default=None)
+CURRENT: ContextVar[CurrentRun | None] = ContextVar("duly_run", default=None)
 
 
 class _Injected:
@@ -200,7 +220,8 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
         timeout = run.task.timeout if run.task else None
         described = {
             "type": "Timeout",
-            "message": f"the handler ran longer than its timeout of {timeout:g} s",
+            "message": "the handler ran longer than "
+            + (f"its timeout of {timeout:g} s" if timeout is not None else "a run may take where it ran"),
             "attempted_at": at.isoformat(),
         }
     else:

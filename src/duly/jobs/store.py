@@ -17,6 +17,7 @@ import orjson
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, text, update
 
 from duly.audit.store import record_many
+from duly.jobs.handover import never_begun
 from duly.jobs.job import Status
 from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, apart, settle
 from duly.jobs.sql import dialect
@@ -203,11 +204,13 @@ class JobStore:
         for r in lapsed:
             job = Claimed(r.id, r.tenant, r.queue, r.task, "", r.attempts, r.max_attempts, r.priority, None, None, 0.0, r.key, r.key_scope,
                           None, r.parent_id, None, r.lease_token)  # fmt: skip
-            error = {
+            error: dict[str, str] | None = {
                 "type": "WorkerLost", "attempted_at": attempted_at,
                 "message": f"the lease lapsed: worker {r.worker} died, hung, or was cut off while it ran this job",
             }  # fmt: skip
             kind = OutcomeKind.CANCELLED if r.cancel_requested else OutcomeKind.LOST
+            if kind is OutcomeKind.LOST and never_begun(r.worker):
+                kind, error = OutcomeKind.RELEASED, None  # held for somebody else, and begun by nobody
             after = apart(r.attempts, r.max_attempts, together[r.worker], random.random())  # noqa: S311
             batch.append(settle(job, Outcome(kind, error=error, after=after), self.policy(r.task)))
         if batch:

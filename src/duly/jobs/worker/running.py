@@ -186,7 +186,10 @@ class Running(Accounts):
             if run.reason is not None:
                 child.kill()
             limit = self.settings.max_payload
-            output, problem = child.run(*processes.address(task), run.claimed.input, limit, partial(self._begun, run))
+            claimed = run.claimed
+            facts = processes.JobFacts(claimed.id, claimed.tenant, claimed.meta)
+            begun = partial(self._begun, run)
+            output, problem = child.run(*processes.address(task), claimed.input, limit, begun, facts)
             error = None if problem is None else {"type": "UnstorableResult", "message": problem}
             outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
         except processes.ChildDied as died:
