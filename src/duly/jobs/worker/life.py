@@ -32,7 +32,7 @@ class Worker(Settling):
         self._settler = Loop("settle", self._settle_step, self.emitter, self.db.reserve)
         self._heart = Loop("heartbeat", self._heart_step, self.emitter, self.db.reserve)
         self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
-        self.loops = (self._claimer, self._settler, self._heart, self._keeper)
+        self.loops: tuple[Loop, ...] = (self._claimer, self._settler, self._heart, self._keeper)
 
     # ------------------------------------------------------------------ life
 
