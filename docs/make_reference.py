@@ -47,6 +47,11 @@ MEANINGS = {
     "queue_failed": "What governs a queue could not be looked at; the other queues are claimed from as ever.",
     "queue_held": "A queue holds its work, told once until the reason changes.",
     "jobs_pruned": "Ended jobs past their retention were removed.",
+    "idempotency_attempt": "An idempotent function was called: `result` is `allowed` when its body runs, `deduped` when it does not.",
+    "idempotency_state": "An idempotent function entered a state: `in_progress`, `succeeded`, `failed`.",
+    "idempotency_lost": "A body ended, or still runs, after its reservation was taken over: nothing of it was recorded.",
+    "idempotency_result_dropped": "The result of an idempotent function cannot be stored: duplicates are given None.",
+    "idempotency_store_failed": "The store of idempotency keys did not answer.",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }
 
@@ -169,7 +174,7 @@ def emitted() -> dict[str, Emitted]:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
             for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
-                if not (isinstance(call.func, ast.Attribute) and call.func.attr == "emit" and call.args):
+                if not (isinstance(call.func, ast.Attribute) and call.func.attr in ("emit", "_tell") and call.args):
                     continue
                 facts = [k.arg for k in call.keywords if k.arg]
                 event = _text(call.args, 0)

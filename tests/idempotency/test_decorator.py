@@ -309,7 +309,7 @@ def test_no_argument_is_in_the_store_or_in_what_is_told(heard: list[Event]) -> N
     send("secret@example.org")
     assert "secret" not in repr(store._kept)
     assert "secret" not in repr(heard)
-    assert {"task", "idempotency_key"} <= set(heard[0].facts)
+    assert {"task_name", "idempotency_key"} <= set(heard[0].facts)
 
 
 def test_a_program_that_is_run_and_one_that_imports_it_mean_the_same_function(tmp_path: Any) -> None:

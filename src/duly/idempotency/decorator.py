@@ -302,7 +302,7 @@ class _Call:
             trace = trace_id()
             if trace is not None:
                 facts["trace_id"] = trace
-            PROCESS.emit(event, level, task=self.options.name, idempotency_key=self.ask.key, **facts)
+            PROCESS.emit(event, level, task_name=self.options.name, idempotency_key=self.ask.key, **facts)
 
 
 class _Duplicate(Exception):

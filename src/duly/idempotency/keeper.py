@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from duly.idempotency.store import Holding
 from duly.kernel.errors import StoreUnavailable, brief
-from duly.kernel.events import PROCESS
+from duly.kernel.events import PROCESS, Level
 
 
 class _Kept:
@@ -93,15 +93,19 @@ class Keeper:
             finished = kept.end() is not None if kept.end is not None else not holding.renew()
             if finished and kept.end is None:
                 reservation = holding.reservation
-                PROCESS.emit("idempotency_lost", "warning", task=reservation.task, idempotency_key=reservation.key)
+                PROCESS.emit("idempotency_lost", "warning", task_name=reservation.task, idempotency_key=reservation.key)
         except StoreUnavailable as error:
-            PROCESS.emit("idempotency_store_failed", "warning", task=holding.reservation.task, error=brief(error))
+            self._failed("warning", holding, error)
             beat = min(beat, 1.0)
         except Exception as error:
-            PROCESS.emit("idempotency_store_failed", "error", task=holding.reservation.task, error=brief(error))
+            self._failed("error", holding, error)
         kept.due = time.monotonic() + beat
         if finished or (kept.end is not None and kept.due > kept.gives_up):
             self.let_go(holding)
+
+    def _failed(self, level: Level, holding: Holding, error: Exception) -> None:
+        r = holding.reservation
+        PROCESS.emit("idempotency_store_failed", level, task_name=r.task, idempotency_key=r.key, error=brief(error))
 
 
 KEEPER = Keeper()

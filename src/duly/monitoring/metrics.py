@@ -10,15 +10,15 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from duly.kernel.events import Event
+from duly.kernel.events import PROCESS, Event
 
 #: Upper bounds in seconds: from a handler that only computes to one that waits for a slow provider.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -73,6 +73,71 @@ class Settled:
         self.count, self.seconds = 0, seconds
 
 
+class Counts:
+    """One family of counters: events of one name, by some of their facts."""
+
+    def __init__(self, name: str, text: str, *labels: str, facts: Sequence[str] | None = None) -> None:
+        self.name, self.text, self.labels = name, text, labels
+        self._facts = facts or labels
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    def hear(self, facts: Mapping[str, Any]) -> None:
+        self._counts[tuple(str(facts[name]) for name in self._facts)] += 1
+
+    def family(self) -> Metric:
+        family = CounterMetricFamily(self.name, self.text, labels=self.labels)
+        for key, n in self._counts.items():
+            family.add_metric(key, n)
+        return family
+
+
+class ProcessMetrics(Collector):
+    """What happens outside any application: sends after a commit, and idempotent functions (R004-6, R004-11).
+
+    Labels are names of tasks, results and states, never one series per key. ``watch`` puts it where a program counts.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {
+            "postcommit": Counts("postcommit_enqueue", "Sends registered for after a commit, by what became of them.", "result"),
+            "idempotency_attempt": Counts(
+                "worker_idempotency_attempts", "Calls of idempotent functions.", "task", "result", facts=("task_name", "result")
+            ),
+            "idempotency_state": Counts(
+                "worker_idempotency_state", "Idempotent functions that entered a state.", "task", "state", facts=("task_name", "state")
+            ),
+        }  # fmt: skip
+
+    def __call__(self, event: Event) -> None:
+        counts = self._counts.get(event.name)
+        if counts is not None:
+            with self._lock:
+                counts.hear(event.facts)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            families = [counts.family() for counts in self._counts.values()]
+        yield from families
+
+
+def watch(registry: CollectorRegistry = REGISTRY) -> Callable[[], None]:
+    """Count what happens outside any application on the program's own registry: for an API process that enqueues after its
+    commits, or a Celery worker with idempotent tasks. Returns a function that stops it."""
+    metrics = ProcessMetrics()
+    registry.register(metrics)
+    deaf = PROCESS.listen(metrics)
+
+    def stop() -> None:
+        deaf()
+        registry.unregister(metrics)
+
+    return stop
+
+
 class Metrics(Collector):
     """A listener for events, and a collector on a registry of its own.
 
@@ -88,6 +153,7 @@ class Metrics(Collector):
         self._lags: dict[tuple[str, str], Histogram] = {}
         self._lost = self._rescued = 0
         self._failures: Counter[str] = Counter()
+        self._process = ProcessMetrics()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -98,6 +164,8 @@ class Metrics(Collector):
         if hear is not None:
             with self._lock:
                 hear(self, event.facts)
+        else:
+            self._process(event)
 
     def _on_settled(self, facts: Any) -> None:
         known = self._settled
@@ -154,6 +222,7 @@ class Metrics(Collector):
                 failures.add_metric([loop], n)
             told.append(failures)
         yield from told
+        yield from self._process.collect()
         if self.worker is not None:
             yield from self._of_worker(self.worker)
 
