@@ -1,0 +1,226 @@
+"""Waiting for the end of a transaction that a session has joined but does not own.
+
+A ``Session`` may be bound to a ``Connection`` in the middle of a transaction: with ``engine.begin()`` around it, or in a
+test suite that rolls everything back at the end. ``session.commit()`` then makes nothing durable. What the session would
+have sent waits here, beside the connection, until its outermost transaction has ended (T004-p).
+
+SQLAlchemy tells of a COMMIT just before it happens and never afterwards, so the success is read off what comes next: an
+error in the COMMIT itself is told (``handle_error``); if instead the connection goes back to its pool, or begins another
+transaction, the COMMIT went well. That is when the waiting calls go out: for ``with engine.begin() as connection``, at the
+end of the block. Nothing is ever sent on the hope that a COMMIT will succeed.
+
+Savepoints of the connection count too. Their names are not public, but the innermost open one is; it changes by one step
+per event, so what became of each is known when the next event comes.
+
+Source: R004-1, R004-3, T004-p; https://docs.sqlalchemy.org/en/21/core/events.html.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, NestedTransaction, event
+from sqlalchemy.engine import ExceptionContext
+
+#: How a transaction ended for somebody who waits. Stopped: it was committed, and the process is asked to end.
+End = Literal["committed", "lost", "stopped"]
+
+#: What is about to happen to a savepoint.
+_Step = Literal["savepoint", "release", "rollback", ""]
+
+#: Where a connection keeps what waits for it (``Connection.info``, shared with its entry in the pool).
+_KEY = "duly_post_commit"
+#: libpq's PQTRANS_INERROR, as psycopg's ``Connection.info.transaction_status`` gives it.
+_FAILED = 3
+
+
+def is_aborted(connection: Connection) -> bool:
+    """Has a statement failed, so that PostgreSQL will answer COMMIT with ROLLBACK, and with no error?
+
+    Known for psycopg; drivers that do not tell count as sound.
+    """
+    if connection.closed or connection.invalidated:
+        return False
+    driver = connection.connection.driver_connection
+    return getattr(getattr(driver, "info", None), "transaction_status", None) == _FAILED
+
+
+def when_ended(connections: Collection[Connection], tell: Callable[[End], None]) -> None:
+    """Call ``tell`` once: when the present transactions of all ``connections`` are committed, or when one of them is lost.
+
+    It may raise what asks the process to end; what else waits for the same transaction is then told "stopped".
+    """
+    waiting = _Waiting(len(connections), tell)
+    for connection in connections:
+        if connection.closed or connection.invalidated:
+            waiting.one_ended("lost")
+            return
+        held = _held(connection)
+        if held is None:
+            _listen(connection.engine)
+            held = connection.info[_KEY] = _Held(connection)
+        held.add(connection, waiting)
+
+
+class _Waiting:
+    """Who waits for ``left`` transactions."""
+
+    __slots__ = ("_left", "_tell")
+
+    def __init__(self, left: int, tell: Callable[[End], None]) -> None:
+        self._left, self._tell = left, tell
+
+    def one_ended(self, end: End) -> None:
+        if self._left <= 0:
+            return
+        self._left = self._left - 1 if end == "committed" else 0
+        if self._left == 0:
+            self._tell(end)
+
+
+class _Savepoint:
+    """What waits inside of a savepoint, or (None) of the transaction itself. Does not keep the connection alive."""
+
+    __slots__ = ("_ref", "waiting")
+
+    def __init__(self, innermost: NestedTransaction | None) -> None:
+        self._ref = None if innermost is None else weakref.ref(innermost)
+        self.waiting: list[_Waiting] = []
+
+    def is_(self, innermost: NestedTransaction | None) -> bool:
+        if innermost is None:
+            return self._ref is None
+        return self._ref is not None and self._ref() is innermost
+
+
+class _Held:
+    """What waits for the transaction that a connection is in."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = weakref.ref(connection)
+        #: From the outermost to the innermost savepoint that is of interest.
+        self._open = [_Savepoint(connection.get_nested_transaction())]
+        self._last: _Step = ""
+        #: COMMIT is being sent, or was.
+        self.committing = False
+
+    def of(self, connection: Connection) -> bool:
+        """Two connections share an entry of the pool where there is one for all (StaticPool)."""
+        return self._connection() is connection
+
+    def add(self, connection: Connection, waiting: _Waiting) -> None:
+        self.look(connection)
+        self._open[-1].waiting.append(waiting)
+
+    def look(self, connection: Connection, coming: _Step = "") -> None:
+        """See what the last step came to, before the next one."""
+        innermost = connection.get_nested_transaction()
+        known = next((n for n, one in enumerate(self._open) if one.is_(innermost)), None)
+        if known is None and self._last == "savepoint":
+            self._open.append(_Savepoint(innermost))
+        else:
+            ended = self._open if known is None else self._open[known + 1 :]
+            self._open = [_Savepoint(innermost)] if known is None else self._open[: known + 1]
+            inside = [waiting for one in ended for waiting in one.waiting]
+            if self._last == "release":
+                self._open[-1].waiting += inside
+            else:
+                for waiting in inside:
+                    waiting.one_ended("lost")
+        self._last = coming
+
+    def end(self) -> None:
+        """The transaction is over."""
+        end: End = "committed" if self.committing else "lost"
+        inside = deque(waiting for one in self._open for waiting in one.waiting)
+        try:
+            while inside:
+                inside.popleft().one_ended(end)
+        finally:  # empty, unless the process is asked to end in the middle of a send
+            for waiting in inside:
+                waiting.one_ended("stopped")
+
+
+# --- What connections tell ----------------------------------------------------------------------------------------------
+
+
+def _held(connection: Connection) -> _Held | None:
+    if connection.closed or connection.invalidated:
+        return None
+    held: _Held | None = connection.info.get(_KEY)
+    return held if held is not None and held.of(connection) else None
+
+
+def _take(connection: Connection) -> _Held | None:
+    held = _held(connection)
+    if held is not None:
+        del connection.info[_KEY]
+    return held
+
+
+def _on_begin(connection: Connection, *_xid: object) -> None:
+    if held := _take(connection):
+        held.end()
+
+
+def _on_commit(connection: Connection, *_xid: object) -> None:
+    if held := _held(connection):
+        held.look(connection)
+        if is_aborted(connection):
+            _on_rollback(connection)
+        else:
+            held.committing = True
+
+
+def _on_rollback(connection: Connection, *_xid: object) -> None:
+    if held := _take(connection):
+        held.committing = False
+        held.end()
+
+
+def _on_error(context: ExceptionContext) -> None:
+    connection = context.connection
+    if connection is not None and (held := _held(connection)) and held.committing:
+        _on_rollback(connection)
+
+
+def _on_savepoint(connection: Connection, _name: str | None) -> None:
+    if held := _held(connection):
+        held.look(connection, "savepoint")
+
+
+def _on_release(connection: Connection, _name: str, _context: None) -> None:
+    if held := _held(connection):
+        held.look(connection, "release")
+
+
+def _on_rollback_to(connection: Connection, _name: str, _context: None) -> None:
+    if held := _held(connection):
+        held.look(connection, "rollback")
+
+
+def _on_return(_driver: object, entry: Any, _more: object) -> None:
+    """The connection goes back to the pool, or is thrown away."""
+    held: _Held | None = None if entry is None else entry.info.pop(_KEY, None)
+    if held is not None:
+        held.end()
+
+
+def _listen(engine: Engine) -> None:
+    """Hear what the connections of an engine tell. Listening twice is listening once."""
+    for name in ("begin", "begin_twophase"):
+        # before others, one of whom may take a lock here (BEGIN IMMEDIATE) that a sender waits for
+        event.listen(engine, name, _on_begin, insert=True)
+    for name in ("commit", "commit_twophase"):
+        event.listen(engine, name, _on_commit)
+    for name in ("rollback", "rollback_twophase"):
+        event.listen(engine, name, _on_rollback)
+    event.listen(engine, "savepoint", _on_savepoint)
+    event.listen(engine, "release_savepoint", _on_release)
+    event.listen(engine, "rollback_savepoint", _on_rollback_to)
+    event.listen(engine, "handle_error", _on_error)
+    event.listen(engine.pool, "reset", _on_return)
+    event.listen(engine.pool, "invalidate", _on_return)
