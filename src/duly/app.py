@@ -266,7 +266,9 @@ class Duly:
             raise InvalidArgument(
                 "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."
             )
-        return Worker(self.engine, queues, name)
+        worker = Worker(self.engine, queues, name)
+        worker.house.add("reservations", 60.0, lambda: self.reservations.prune())
+        return worker
 
     def find_task(self, name: str) -> Task[Any, Any]:
         """A task defined here. Raises UnknownTask."""

@@ -527,3 +527,19 @@ def test_jobs_of_two_tenants_do_not_share_a_key(app: Duly) -> None:  # B053
         send.using(tenant=tenant).enqueue(to="a")
     drain(app)
     assert sorted(runs) == ["acme", "umbrella"]
+
+
+def test_a_worker_forgets_what_need_not_be_remembered(db_url: str) -> None:
+    app = Duly(db_url)
+
+    @app.task
+    @idempotent_task(keep=timedelta(seconds=0.01))
+    async def f() -> None: ...
+
+    f.enqueue()
+    worker = app.worker()
+    [duty] = [duty for duty in worker.house.duties if duty.name == "reservations"]
+    drain(app)
+    threading.Event().wait(0.05)
+    assert duty.act() == 1
+    app.close()

@@ -38,7 +38,7 @@ class Duty:
 
     name: str
     every: float
-    act: Callable[[], None]
+    act: Callable[[], object]
     due: float = 0.0
 
 
@@ -75,6 +75,10 @@ class Housekeeper:
             Duty("parents", 15.0, self.parents),
             Duty("prune", 60.0, self.prune),
         ]
+
+    def add(self, name: str, every: float, act: Callable[[], object]) -> None:
+        """Another room's duty, done every so many seconds while the worker runs."""
+        self.duties.append(Duty(name, every, act))
 
     def step(self) -> None:
         """Do what is due, then wait a little."""
