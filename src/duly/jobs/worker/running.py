@@ -147,7 +147,10 @@ class Running(Accounts):
         except BaseException as error:  # SystemExit too: a handler that calls sys.exit() fails, the worker goes on
             outcome = failed(run, error, self.clock.now())
         finally:
-            CURRENT.reset(mark)
+            try:
+                CURRENT.reset(mark)
+            except ValueError:
+                pass  # thrown away with its event loop, by the collector, in some other context
         self._end(run, outcome)
 
     def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
