@@ -8,6 +8,7 @@ from duly._version import __version__
 from duly.cli.bench import bench
 from duly.cli.command import Root
 from duly.cli.data import audit, doctor, migrate
+from duly.cli.dispatch import dispatch
 from duly.cli.enqueue import enqueue
 from duly.cli.jobs import jobs
 from duly.cli.queues import gate, queues, why
@@ -24,7 +25,7 @@ def cli() -> None:
     """
 
 
-for command in (up, worker, enqueue, jobs, queues, gate, why, audit, migrate, doctor, bench):
+for command in (up, worker, dispatch, enqueue, jobs, queues, gate, why, audit, migrate, doctor, bench):
     cli.add_command(command)
 
 

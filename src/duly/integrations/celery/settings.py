@@ -1,0 +1,123 @@
+"""Settings under which a lost Celery worker loses no task, and no task is run twice for want of a setting (R004-12).
+
+The rules behind the numbers: a message is acknowledged when its task has ended, so it survives its worker; a worker
+takes no message that it cannot start; no task outlives its time limit; and the broker waits for longer than that before it
+takes a message for lost. Checked against Celery 5.6 and 5.7; nothing here is deprecated in either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from duly.kernel.errors import InvalidArgument
+
+#: What every robust worker wants, whatever its numbers are.
+ALWAYS: Mapping[str, Any] = {
+    # acknowledged at the end, and given back when the process that ran it is gone
+    "task_acks_late": True,
+    "task_reject_on_worker_lost": True,
+    # a worker takes what it can start: nothing waits behind a long task while another worker is idle
+    "worker_prefetch_multiplier": 1,
+    # what a lost connection gives to another worker must not go on here beside it
+    "worker_cancel_long_running_tasks_on_connection_loss": True,
+    "broker_connection_retry_on_startup": True,
+}
+#: The soft limit lies so many seconds before the hard one, or a tenth of it where that is less.
+SOFT_BEFORE = 30.0
+#: Where a visibility timeout is looked for. Celery wants it in all of them; brokers without one ignore it.
+_OPTIONS = ("broker_transport_options", "result_backend_transport_options")
+
+
+def apply_robust_settings(
+    app: Any,
+    *,
+    time_limit: float = 300,
+    soft_time_limit: float | None = None,
+    visibility_timeout: float = 3600,
+    lock_ttl: float | None = None,
+) -> dict[str, Any]:
+    """Give a Celery application settings that lose no task. Returns what is in force now: {setting: value}.
+
+    ``time_limit``: seconds after which a task's process is killed. ``soft_time_limit``: seconds after which the task is
+    told (SoftTimeLimitExceeded); by default a little before. Both work in the prefork pool only. ``visibility_timeout``:
+    seconds after which Redis or SQS delivers a message again that nobody has acknowledged. ``lock_ttl``: seconds for which
+    idempotent tasks keep their lock, if you set that yourself; it is checked, nothing is set.
+
+    What the application has already stays where it is stricter: a shorter time limit, a longer visibility timeout, other
+    transport options. What is laxer gives way. Call it after the application was configured; twice does no harm.
+
+    Raises InvalidArgument for numbers that contradict each other: a soft limit that is not below the hard one, a
+    visibility timeout or a lock that a task can outlive.
+    """
+    conf = getattr(app, "conf", None)
+    if conf is None or not hasattr(app, "send_task"):
+        raise InvalidArgument("app", f"is of type {type(app).__name__}.", "Give a Celery application.")
+    hard = _shorter(_seconds("time_limit", time_limit), conf.task_time_limit)
+    soft = _soft(soft_time_limit, hard, time_limit, conf.task_soft_time_limit)
+    places = {name: dict(conf.get(name) or {}) for name in _OPTIONS}
+    theirs = [options.get("visibility_timeout") for options in places.values()] + [conf.get("visibility_timeout")]
+    visible = max(_seconds("visibility_timeout", visibility_timeout), *(v for v in theirs if v is not None), 0)
+    if visible <= hard:
+        raise InvalidArgument(
+            "visibility_timeout",
+            f"is {visible:g} s, and tasks may run for {hard:g} s: the broker would deliver a task again that still runs.",
+            "Make it several times the time limit.",
+        )
+    if lock_ttl is not None and _seconds("lock_ttl", lock_ttl) <= hard:
+        raise InvalidArgument(
+            "lock_ttl",
+            f"is {lock_ttl:g} s, and tasks may run for {hard:g} s: the lock would be free while its task still runs.",
+            "Make it longer than the time limit by a margin, such as a minute.",
+        )
+    settings: dict[str, Any] = {
+        **ALWAYS,
+        "task_time_limit": _whole(hard),
+        "task_soft_time_limit": _whole(soft),
+        **{name: {**options, "visibility_timeout": _whole(visible)} for name, options in places.items()},
+        "visibility_timeout": _whole(visible),
+    }
+    for name, value in settings.items():
+        _put(conf, name, value)
+    return settings
+
+
+def _put(conf: Any, name: str, value: Any) -> None:
+    """Set one setting, so that it counts also where the application was configured with a namespace."""
+    conf[name] = value
+    prefix = getattr(conf, "prefix", None)
+    if prefix and conf.get(name) != value:
+        # Celery 5.6 looks at CELERY_TASK_TIME_LIMIT before task_time_limit, wherever the two stand
+        key = prefix + name
+        conf[key.upper() if prefix.isupper() else key.lower()] = value
+
+
+def _soft(wanted: float | None, hard: float, asked: float, theirs: float | None) -> float:
+    """The soft limit: below ``hard``, and the application's own where that is shorter."""
+    if wanted is None:
+        soft = hard - min(SOFT_BEFORE, hard / 10)
+    else:
+        soft = _seconds("soft_time_limit", wanted)
+        if soft >= asked:
+            raise InvalidArgument(
+                "soft_time_limit", f"is {soft:g} s and the time limit {asked:g} s.", "Make it shorter than that."
+            )
+        if soft >= hard:  # the application's own hard limit is shorter than the one asked for
+            soft = hard - min(SOFT_BEFORE, hard / 10)
+    return _shorter(soft, theirs)
+
+
+def _shorter(seconds: float, theirs: float | None) -> float:
+    return seconds if not theirs else min(seconds, float(theirs))
+
+
+def _seconds(field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InvalidArgument(field, f"is {value!r}.", "Give a number of seconds, more than 0.")
+    return float(value)
+
+
+def _whole(seconds: float) -> float:
+    """Without a fraction where there is none: 300, not 300.0."""
+    return int(seconds) if seconds == int(seconds) else seconds
