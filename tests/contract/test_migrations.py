@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -163,3 +164,24 @@ def test_the_database_itself_refuses_a_state_that_is_not_in_the_lifecycle(app: D
     app.enqueue("X")
     with pytest.raises(Exception, match=r"(?i)constraint"):
         run_sql(app, sql)
+
+
+def test_a_database_of_the_first_revision_is_upgraded_with_what_is_in_it(
+    empty_url: str, opened: Callable[[str], Duly]
+) -> None:
+    app = opened(empty_url)
+
+    def first_revision(connection: Connection) -> None:
+        command.upgrade(migrate._config(connection=connection), "0001")
+
+    app.db.write(first_revision)
+    run_sql(
+        app,
+        "INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, created_at, fair) "
+        "VALUES ('default', 'default', 'X', 'queued', 0, :now, '{}', 4, :now, false)".replace(
+            ":now", "1767225600000000" if app.db.is_sqlite else "'2026-01-01+00'"
+        ),
+    )
+    assert app.migrate() == ("0001", migrate.HEAD)
+    assert [job.task for job in opened(empty_url).jobs.find()] == ["X"]
+    assert app.reservations.prune() == 0
