@@ -13,6 +13,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
 
 from contract.hands import rows, run_sql, together
 from duly import Duly
@@ -175,13 +176,12 @@ def test_a_database_of_the_first_revision_is_upgraded_with_what_is_in_it(
         command.upgrade(migrate._config(connection=connection), "0001")
 
     app.db.write(first_revision)
-    run_sql(
-        app,
+    now = "1767225600000000" if app.db.is_sqlite else "'2026-01-01+00'"
+    insert = (
         "INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, created_at, fair) "
-        "VALUES ('default', 'default', 'X', 'queued', 0, :now, '{}', 4, :now, false)".replace(
-            ":now", "1767225600000000" if app.db.is_sqlite else "'2026-01-01+00'"
-        ),
+        f"VALUES ('default', 'default', 'X', 'queued', 0, {now}, '{{}}', 4, {now}, false)"
     )
+    app.db.write(lambda c: c.execute(text(insert)))
     assert app.migrate() == ("0001", migrate.HEAD)
     assert [job.task for job in opened(empty_url).jobs.find()] == ["X"]
     assert app.reservations.prune() == 0
