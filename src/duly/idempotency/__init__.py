@@ -1,7 +1,8 @@
 """Once per key: canonical keys, and functions whose effect happens once however often they are called.
 
-``idempotent_task`` and ``canonical_task_key`` are what most programs need; stores are ``MemoryStore`` (tests), ``SqlStore``
-(the default, in a Duly application's database) and ``RedisStore`` (extra ``redis``).
+``idempotent_task`` and ``canonical_task_key`` are what most programs need; ``IdempotencyMiddleware`` does the same for HTTP
+requests. Stores are ``MemoryStore`` (tests), ``SqlStore`` (the default, in a Duly application's database) and ``RedisStore``
+(extra ``redis``).
 """
 
 from importlib import import_module
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duly.idempotency.decorator import idempotent_task
+    from duly.idempotency.http import IdempotencyMiddleware
     from duly.idempotency.redis import RedisStore
     from duly.idempotency.sql import SqlStore
     from duly.idempotency.store import MemoryStore, Store, set_default_store
     from duly.kernel.canonical import canonical_task_key
 
 __all__ = [
+    "IdempotencyMiddleware",
     "MemoryStore",
     "RedisStore",
     "SqlStore",
@@ -26,6 +29,7 @@ __all__ = [
 
 #: Where these names live; each module is imported when a name of it is first asked for.
 _HOMES = {
+    "IdempotencyMiddleware": "duly.idempotency.http",
     "MemoryStore": "duly.idempotency.store",
     "RedisStore": "duly.idempotency.redis",
     "SqlStore": "duly.idempotency.sql",
