@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, text
+from sqlalchemy import create_engine, event, insert, text
 from sqlalchemy.exc import IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -167,7 +167,9 @@ def test_the_order_is_that_of_registration_over_all_savepoints(shop: Shop, sessi
 
 
 @pytest.mark.parametrize("outer", ["commit", "rollback"])
-def test_b041_savepoints_released_and_rolled_back_under_both_ends(shop: Shop, session: Session, outer: str) -> None:  # B041
+def test_b041_savepoints_released_and_rolled_back_under_both_ends(
+    shop: Shop, session: Session, outer: str
+) -> None:  # B041
     shop.order(session, 1)  # A
     with session.begin_nested():
         shop.order(session, 2)  # B
@@ -360,16 +362,15 @@ def test_a_savepoint_inside_of_a_flush_gives_to_the_transaction_around_the_flush
 
 
 def test_a_rollback_in_autocommit_mode_drops_the_tasks_though_the_rows_stay(shop: Shop) -> None:
-    session = shop.session(make_engine(shop.url).execution_options(isolation_level="AUTOCOMMIT"))
-    if shop.is_sqlite:  # there a BEGIN is a BEGIN, whatever the level is called
-        session = shop.session(autobegin=True)
-    with session:
+    engine = create_engine(shop.engine.url, isolation_level="AUTOCOMMIT")
+    with shop.session(engine) as session:
         shop.order(session, 1)
         session.rollback()
         assert shop.sent == []
         shop.order(session, 2)
         session.commit()
-    assert (shop.sent, shop.orders()) == ([2], [2] if shop.is_sqlite else [1, 2])
+    engine.dispose()
+    assert (shop.sent, shop.orders()) == ([2], [1, 2])
 
 
 # --- Which sessions ------------------------------------------------------------------------------------------------------

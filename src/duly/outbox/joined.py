@@ -9,20 +9,24 @@ error in the COMMIT itself is told (``handle_error``); if instead the connection
 transaction, the COMMIT went well. That is when the waiting calls go out: for ``with engine.begin() as connection``, at the
 end of the block. Nothing is ever sent on the hope that a COMMIT will succeed.
 
-Savepoints of the connection count too. Their names are not public, but the innermost open one is; it changes by one step
-per event, so what became of each is known when the next event comes.
+Savepoints of the connection count too. Which one an event is about is not public, but the innermost one is, and whether it is
+still active; so what a step came to is seen when the next one is announced.
+
+What cannot be known here: a connection whose transaction is ended while the session is still in the middle of its own. End
+the session's first.
 
 Source: R004-1, R004-3, T004-p; https://docs.sqlalchemy.org/en/21/core/events.html.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Engine, NestedTransaction, event
+from sqlalchemy import Connection, Engine, NestedTransaction, Pool, event
 from sqlalchemy.engine import ExceptionContext
 
 #: How a transaction ended for somebody who waits. Stopped: it was committed, and the process is asked to end.
@@ -60,7 +64,7 @@ def when_ended(connections: Collection[Connection], tell: Callable[[End], None])
             return
         held = _held(connection)
         if held is None:
-            _listen(connection.engine)
+            _listen()
             held = connection.info[_KEY] = _Held(connection)
         held.add(connection, waiting)
 
@@ -90,10 +94,13 @@ class _Savepoint:
         self._ref = None if innermost is None else weakref.ref(innermost)
         self.waiting: list[_Waiting] = []
 
-    def is_(self, innermost: NestedTransaction | None) -> bool:
-        if innermost is None:
-            return self._ref is None
-        return self._ref is not None and self._ref() is innermost
+    @property
+    def is_outermost(self) -> bool:
+        return self._ref is None
+
+    @property
+    def is_open(self) -> bool:
+        return self._ref is None or ((savepoint := self._ref()) is not None and savepoint.is_active)
 
 
 class _Held:
@@ -101,8 +108,8 @@ class _Held:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = weakref.ref(connection)
-        #: From the outermost to the innermost savepoint that is of interest.
-        self._open = [_Savepoint(connection.get_nested_transaction())]
+        #: From the outermost savepoint that is of interest to the innermost.
+        self._stack = [_Savepoint(connection.get_nested_transaction())]
         self._last: _Step = ""
         #: COMMIT is being sent, or was.
         self.committing = False
@@ -113,29 +120,31 @@ class _Held:
 
     def add(self, connection: Connection, waiting: _Waiting) -> None:
         self.look(connection)
-        self._open[-1].waiting.append(waiting)
+        self._stack[-1].waiting.append(waiting)
 
     def look(self, connection: Connection, coming: _Step = "") -> None:
         """See what the last step came to, before the next one."""
         innermost = connection.get_nested_transaction()
-        known = next((n for n, one in enumerate(self._open) if one.is_(innermost)), None)
-        if known is None and self._last == "savepoint":
-            self._open.append(_Savepoint(innermost))
-        else:
-            ended = self._open if known is None else self._open[known + 1 :]
-            self._open = [_Savepoint(innermost)] if known is None else self._open[: known + 1]
-            inside = [waiting for one in ended for waiting in one.waiting]
-            if self._last == "release":
-                self._open[-1].waiting += inside
-            else:
-                for waiting in inside:
-                    waiting.one_ended("lost")
-        self._last = coming
+        last, self._last = self._last, coming
+        if last == "savepoint":
+            self._stack.append(_Savepoint(innermost))
+        elif last:
+            ended = next((n for n, one in enumerate(self._stack) if not one.is_open), None)
+            if ended is None and last == "rollback" and not self._stack[0].is_outermost:
+                ended = 0  # one that is around them all, which was opened before anybody waited
+            if ended is not None:
+                inside = [waiting for one in self._stack[ended:] for waiting in one.waiting]
+                self._stack = self._stack[:ended] or [_Savepoint(innermost)]
+                if last == "release":
+                    self._stack[-1].waiting += inside
+                else:
+                    for waiting in inside:
+                        waiting.one_ended("lost")
 
     def end(self) -> None:
         """The transaction is over."""
         end: End = "committed" if self.committing else "lost"
-        inside = deque(waiting for one in self._open for waiting in one.waiting)
+        inside = deque(waiting for one in self._stack for waiting in one.waiting)
         try:
             while inside:
                 inside.popleft().one_ended(end)
@@ -209,18 +218,30 @@ def _on_return(_driver: object, entry: Any, _more: object) -> None:
         held.end()
 
 
-def _listen(engine: Engine) -> None:
-    """Hear what the connections of an engine tell. Listening twice is listening once."""
+_lock = threading.Lock()
+_listening = False
+
+
+def _listen() -> None:
+    """Hear what connections tell, from the first time that somebody waits.
+
+    On the classes, because these listeners come before those of a single engine: one of them may take a lock at ``begin``
+    (BEGIN IMMEDIATE) that the sender has to wait for. Once, because a class calls a listener as often as it is added.
+    """
+    global _listening
+    with _lock:
+        if _listening:
+            return
+        _listening = True
     for name in ("begin", "begin_twophase"):
-        # before others, one of whom may take a lock here (BEGIN IMMEDIATE) that a sender waits for
-        event.listen(engine, name, _on_begin, insert=True)
+        event.listen(Engine, name, _on_begin)
     for name in ("commit", "commit_twophase"):
-        event.listen(engine, name, _on_commit)
+        event.listen(Engine, name, _on_commit)
     for name in ("rollback", "rollback_twophase"):
-        event.listen(engine, name, _on_rollback)
-    event.listen(engine, "savepoint", _on_savepoint)
-    event.listen(engine, "release_savepoint", _on_release)
-    event.listen(engine, "rollback_savepoint", _on_rollback_to)
-    event.listen(engine, "handle_error", _on_error)
-    event.listen(engine.pool, "reset", _on_return)
-    event.listen(engine.pool, "invalidate", _on_return)
+        event.listen(Engine, name, _on_rollback)
+    event.listen(Engine, "savepoint", _on_savepoint)
+    event.listen(Engine, "release_savepoint", _on_release)
+    event.listen(Engine, "rollback_savepoint", _on_rollback_to)
+    event.listen(Engine, "handle_error", _on_error)
+    event.listen(Pool, "reset", _on_return)
+    event.listen(Pool, "invalidate", _on_return)
