@@ -188,7 +188,11 @@ def next_ids(connection: Connection, table: str, count: int) -> list[int]:
 class Listener:
     """A thread that listens on the channels and rings. It reconnects by itself; while it cannot, polling carries on."""
 
-    def __init__(self, url: URL, ring: Callable[[str], None], failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, url: URL, ring: Callable[[str], None], failed: Callable[[BaseException], None],
+        channels: Sequence[str] = (CHANNEL, CONTROLS),
+    ) -> None:  # fmt: skip
+        self._channels = channels
         self._conninfo = url.set(drivername="postgresql").render_as_string(hide_password=False)
         self._ring, self._failed = ring, failed
         self._stop = threading.Event()
@@ -210,7 +214,7 @@ class Listener:
                     self._conninfo, autocommit=True, application_name="duly-listen", connect_timeout=10
                 ) as connection:
                     pause = 0.1
-                    for channel in (CHANNEL, CONTROLS):
+                    for channel in self._channels:
                         connection.execute(f"LISTEN {channel}")
                         self._ring(channel)  # something may have come while nobody listened
                     while not self._stop.is_set():

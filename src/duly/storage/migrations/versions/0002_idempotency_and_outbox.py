@@ -66,13 +66,14 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     for name, columns, where, unique in (
-        ("ix_outbox_ready", ["due_at", "id"], "status = 'pending'", False),
+        ("ix_outbox_ready", ["destination", "due_at", "id"], "status = 'pending' AND ordering_key IS NULL", False),
         (
             "ix_outbox_order",
             ["destination", "ordering_key", "id"],
             "ordering_key IS NOT NULL AND status <> 'sent'",
             False,
         ),
+        ("ix_outbox_lease", ["lease_until"], "lease_token IS NOT NULL", False),
         ("ix_outbox_key", ["tenant", "destination", "key"], "key IS NOT NULL", True),
         ("ix_outbox_sent", ["sent_at"], "status = 'sent'", False),
         ("ix_outbox_parked", ["id"], "status = 'parked'", False),

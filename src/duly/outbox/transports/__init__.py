@@ -1,0 +1,32 @@
+"""Transports: how messages leave. One function, one file for each way; what they need is an extra of the package.
+
+========  ====================================================  ==================
+duly      a job in another (or the same) database of Duly       no extra
+celery    a Celery task                                         ``duly[celery]``
+webhook   an HTTP POST, signed, as a CloudEvent                 ``duly[webhook]``
+redis     an entry of a Redis or Valkey stream                  ``duly[redis]``
+rabbitmq  an AMQP message, confirmed by the broker              ``duly[rabbitmq]``
+========  ====================================================  ==================
+
+Anything with a ``send`` is a transport, so one of your own is a class of ten lines.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from duly.outbox.message import Message
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Hands messages to somewhere else. Called from several threads at once."""
+
+    def send(self, message: Message) -> None:
+        """Hand the message over; return once the other side has it.
+
+        Blocks, and should give up by itself after some seconds. Raises ``PermanentError`` when trying again would not
+        help (the message is parked at once), ``Retry(after=…)`` to be asked again after so many seconds, and anything
+        else for a failure that may pass (tried again with the outbox's backoff).
+        """
+        ...
