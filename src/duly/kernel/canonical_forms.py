@@ -270,9 +270,9 @@ def object_of(writer: Writer, entries: Iterable[tuple[str, Any]], whole: object,
     texts: dict[str, str] = {}
     for key, value in entries:
         name = key if type(key) is str else str.__str__(key)
-        place = (trail, name, whole)
         if not name.isascii():
             name = composed(name, (trail, _Inside.KEY, whole))
+        place = (trail, name, whole)
         if name.startswith("$"):
             name = f"${name}"
         if name in texts:
