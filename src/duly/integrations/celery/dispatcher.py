@@ -192,22 +192,23 @@ class Dispatcher(Worker):
     # ------------------------------------------------------------------ publishing (a thread)
 
     def _publish_step(self) -> None:
-        if not self._broker.connected:
-            self._broker.connect()
-            self._bell.ring()
+        sending: list[Run] = []
         try:
-            run = self._outgoing.get(timeout=0.5)
-        except queue.Empty:
-            return
-        if run is None or run.settled:
-            return
-        try:
-            self._send(run)
+            if not self._broker.connected:
+                self._broker.connect()
+                self._bell.ring()
+            with contextlib.suppress(queue.Empty):
+                run = self._outgoing.get(timeout=0.5)
+                if run is not None and not run.settled:
+                    sending.append(run)
+                    self._send(run)
         except Exception:
-            back = [run, *self._unsent()]
+            # also what was claimed at the moment when the broker went away
             self._broker.close()
-            self._take_back_soon(back)
-            self._tell_taken_back(back, "the broker did not take them")
+            sending += self._unsent()
+            if sending:
+                self._take_back_soon(sending)
+                self._tell_taken_back(sending, "the broker did not take them")
             raise
 
     def _send(self, run: Run) -> None:
@@ -221,11 +222,11 @@ class Dispatcher(Worker):
             self._broker.send(run)
 
     def _unsent(self) -> list[Run]:
-        out = []
+        out: list[Run] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 run = self._outgoing.get_nowait()
-                if run is not None:
+                if run is not None and not run.settled:
                     out.append(run)
         return out
 
@@ -345,7 +346,12 @@ class _Broker:
         connection = self._app.connection_for_write()
         careful = _CAREFUL.get(connection.transport.driver_type, {})
         # at most one try: trying again, and saying so meanwhile, is the loop's business
-        connection.transport_options = {**careful, **connection.transport_options, "max_retries": 1, "interval_start": 0}
+        connection.transport_options = {
+            **careful,
+            **connection.transport_options,
+            "max_retries": 1,
+            "interval_start": 0,
+        }
         try:
             producer = self._app.amqp.Producer(connection.default_channel, auto_declare=False)
         except BaseException:
@@ -390,18 +396,21 @@ def _limits(task: Task[Any, Any]) -> dict[str, float]:
 
 
 def share(wanted: Mapping[str, int], left: int, turn: int) -> dict[str, int]:
-    """Grant what is wanted, at most ``left`` in all; where that is too little, in equal parts, beginning at another name each ``turn``.
+    """Grant what is wanted, at most ``left`` in all, and in equal parts where that is too little for everybody.
 
-    Returns {name: granted} without those that get nothing.
+    What cannot be divided goes to others each ``turn``. Returns {name: granted} without those that get nothing.
     """
     names = sorted(name for name, n in wanted.items() if n > 0)
+    start = turn % max(1, len(names))
+    in_turn = names[start:] + names[:start]
     out: dict[str, int] = {}
-    for position, name in enumerate(names[turn % len(names) :] + names[: turn % len(names)] if names else ()):
-        part = -(
-            -left // (len(names) - position)
-        )  # rounded up: the last ones may get less, and come first another time
-        granted = min(wanted[name], part)
-        if granted > 0:
-            out[name] = granted
-            left -= granted
-    return out
+    # the modest ones first: what they leave is for the others
+    for position, name in enumerate(sorted(in_turn, key=lambda name: wanted[name])):
+        granted = min(wanted[name], max(0, left) // (len(names) - position))
+        out[name] = granted
+        left -= granted
+    for name in in_turn:
+        if left > 0 and out[name] < wanted[name]:
+            out[name] += 1
+            left -= 1
+    return {name: granted for name, granted in out.items() if granted}
