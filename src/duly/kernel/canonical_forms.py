@@ -379,17 +379,12 @@ def _rule_of(value: object) -> _Rule:
     kind = type(value)
     if issubclass(kind, Enum):  # first, since a member of IntEnum is an int too
         return _enum
-    structured: _Rule | None = None
-    if hasattr(kind, "__dataclass_fields__"):
-        structured = _dataclass
-    elif _model_fields(kind) is not None:
-        structured = _model
     base = next((base for base in kind.__mro__ if base in _RULES), None)
-    if base is None:
-        return structured or _other
-    if structured is not None or _has_more(value, base):
-        return _other
-    return _RULES[base]
+    if base is not None:
+        return _other if _has_more(value, base) else _RULES[base]
+    if hasattr(kind, "__dataclass_fields__"):
+        return _dataclass
+    return _other if _model_fields(kind) is None else _model
 
 
 def _has_more(value: object, base: type) -> bool:
