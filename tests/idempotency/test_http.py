@@ -172,7 +172,7 @@ def test_a_repeated_request_gets_the_first_answer(store: Store, shop: Shop, hear
     assert again.headers["idempotency-replayed"] == "true"
     assert len(shop.orders) == 1
     assert results(heard) == ["allowed", "in_progress", "succeeded", "deduped"]
-    assert {e.facts["task"] for e in heard} == {"http"}
+    assert {e.facts["task_name"] for e in heard} == {"http"}
 
 
 def test_twenty_requests_at_once_make_one_order(store: Store, shop: Shop, heard: list[Event]) -> None:  # B053

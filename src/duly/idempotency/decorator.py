@@ -24,7 +24,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Admit, Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask, Reservation, State, Terms
-from duly.idempotency.store import Holding, Store, default_store
+from duly.idempotency.store import Holding, Store, store_finder
 from duly.idempotency.surroundings import Surroundings, is_control, surroundings
 from duly.jobs.codec import encode_output
 from duly.jobs.task import Task, injected_parameters
@@ -149,7 +149,7 @@ def idempotent_task(
         options = (
             name or fn.name,
             key,
-            _found(store),
+            store_finder(store),
             tenant,
             terms,
             on_duplicate,
@@ -171,7 +171,7 @@ def idempotent_task(
         Options(
             name or _name_of(fn),
             key,
-            _found(store),
+            store_finder(store),
             tenant,
             terms,
             on_duplicate,
@@ -183,18 +183,6 @@ def idempotent_task(
 
 
 # ------------------------------------------------------------------ what it is about
-
-
-def _found(store: Store | Callable[[], Store] | None) -> Callable[[], Store]:
-    if store is None:
-        return default_store
-    if isinstance(store, Store):
-        return lambda: store
-    if not callable(store):
-        raise InvalidArgument(
-            "store", f"is of type {type(store).__name__}; it must be a Store, or a function that gives one."
-        )
-    return functools.cache(store)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
@@ -437,9 +425,12 @@ async def _off_the_loop(fn: Callable[..., R], *args: Any) -> R:
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        with contextlib.suppress(Exception):
-            got: Any = await work
-            if isinstance(got, Holding):  # reserved, and nobody will run it
-                KEEPER.let_go(got)
-                await asyncio.to_thread(got.release)
+        work.add_done_callback(_given_back)
         raise
+
+
+def _given_back(work: asyncio.Future[Any]) -> None:
+    """A reservation came after its caller had gone: nobody will run the body."""
+    if not work.cancelled() and work.exception() is None and isinstance(work.result(), Holding):
+        holding: Holding = work.result()
+        KEEPER.end_later(holding, holding.release)

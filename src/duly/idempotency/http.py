@@ -25,7 +25,7 @@ from duly.idempotency.http_run import App, Receive, Replay, Run, Scope, Send, on
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Admit, Busy, Decision, Done
 from duly.idempotency.reservation import Ask, State, Terms
-from duly.idempotency.store import Holding, Store, default_store
+from duly.idempotency.store import Holding, Store, store_finder
 from duly.kernel.errors import InvalidArgument, StoreUnavailable, brief
 from duly.kernel.events import PROCESS, Level
 from duly.kernel.payload import check_name
@@ -111,7 +111,7 @@ class IdempotencyMiddleware:
             raise InvalidArgument("identity" if callable(remember) else "remember", "must be a function.")
         self.app = app
         self._methods = frozenset(method.upper() for method in named)
-        self._store = _found(store)
+        self._store = store_finder(store)
         self._header = header
         self._required: Callable[[Scope], bool] = required if callable(required) else lambda _scope: bool(required)
         self._tenant = tenant if callable(tenant) else check_name(tenant, "tenant")
@@ -266,7 +266,7 @@ class IdempotencyMiddleware:
             trace = trace_id()
             if trace is not None:
                 facts["trace_id"] = trace
-            PROCESS.emit(event, level, task=ask.task, idempotency_key=ask.key, **facts)
+            PROCESS.emit(event, level, task_name=ask.task, idempotency_key=ask.key, **facts)
 
 
 # ------------------------------------------------------------------ who serves a request that does not run
@@ -313,15 +313,3 @@ def _given_back(work: asyncio.Future[tuple[Decision, Holding | None]]) -> None:
         holding = work.result()[1]
         if holding is not None:
             KEEPER.end_later(holding, holding.release)
-
-
-def _found(store: Store | Callable[[], Store] | None) -> Callable[[], Store]:
-    if store is None:
-        return default_store
-    if isinstance(store, Store):
-        return lambda: store
-    if not callable(store):
-        raise InvalidArgument(
-            "store", f"is of type {type(store).__name__}; it must be a Store, or a function that gives one."
-        )
-    return functools.cache(store)

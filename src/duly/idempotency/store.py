@@ -6,6 +6,7 @@ stands; otherwise look again. A store that does not answer raises StoreUnavailab
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -190,3 +191,19 @@ def default_store() -> Store:
             "store", "is not set.", "Give idempotent_task a store, make a Duly application, or call set_default_store."
         )
     return found
+
+
+def store_finder(store: Store | Callable[[], Store] | None) -> Callable[[], Store]:
+    """A function that gives the store: the one named, the one a function gives when it is first needed, or the default.
+
+    Raises InvalidArgument for anything else.
+    """
+    if store is None:
+        return default_store
+    if isinstance(store, Store):
+        return lambda: store
+    if not callable(store):
+        raise InvalidArgument(
+            "store", f"is of type {type(store).__name__}; it must be a Store, or a function that gives one."
+        )
+    return functools.cache(store)
