@@ -30,9 +30,9 @@ def states(scene: Scene, *jobs: int) -> list[str]:
 
 
 def in_the_broker(scene: Scene) -> int:
-    """How many messages wait there."""
+    """How many messages it has that nobody has acknowledged: those that wait, and those that a fleet has received."""
     with redis.Redis.from_url(scene.broker) as client:
-        return int(client.llen("celery"))  # type: ignore[arg-type]
+        return int(client.llen("celery")) + int(client.hlen("unacked"))  # type: ignore[arg-type]
 
 
 # --- Ends of runs -------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_a_dispatcher_that_is_stopped_takes_back_what_nobody_has_begun(scene: Sc
     try:
         scene.wait_for("begin", begun)
         jobs = [scene.enqueue("WORK") for _ in range(3)]
-        scene.wait(lambda: states(scene, *jobs) == ["running"] * 3, "the jobs to be handed over")
+        scene.wait(lambda: in_the_broker(scene) == 4, "the jobs to be handed over")
         process.terminate()
         out, err = process.communicate(timeout=30)
     finally:
