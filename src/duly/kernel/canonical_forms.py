@@ -416,6 +416,7 @@ _RULES: dict[type, _Rule] = {
     date: _date,
     time: _time,
     timedelta: _timedelta,
+    # each by itself, since some Pythons keep caches in the slots of the concrete ones
     PurePath: _path_name,
     PurePosixPath: _path_name,
     PureWindowsPath: _path_name,
