@@ -28,6 +28,7 @@ from duly.idempotency.store import Holding, Store, store_finder
 from duly.idempotency.surroundings import Surroundings, is_control, surroundings
 from duly.jobs.codec import encode_output
 from duly.jobs.task import Task, injected_parameters
+from duly.kernel.binding import instance_parameter
 from duly.kernel.canonical import canonical_task_key
 from duly.kernel.errors import (
     AlreadyDone,
@@ -310,9 +311,9 @@ class _Body:
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         self.fn, self.options = fn, options
         self._signature = inspect.signature(fn)
-        first = next(iter(self._signature.parameters), None)
+        instance = instance_parameter(fn)
         #: Not part of the key: what a worker fills in, and what a method belongs to (T004-l).
-        self._hidden = {*injected_parameters(fn), *([first] if first in ("self", "cls") else [])}
+        self._hidden = {*injected_parameters(fn), *([] if instance is None else [instance])}
         self._adapter: TypeAdapter[Any] | None = None
         with contextlib.suppress(NameError, PydanticUserError, TypeError):
             returns = get_type_hints(fn, include_extras=True).get("return")

@@ -5,4 +5,5 @@ thread or an event loop; ``lint-imports`` checks it. Rooms ask the kernel one qu
 
 * may it run now? ``gate`` · again after how long? ``backoff`` · is this move allowed? ``lifecycle``
 * how long do I hold it? ``lease`` · can this value be carried? ``payload`` · what went wrong? ``errors``
+* is this the same call as before? ``canonical``, on the arguments as ``binding`` names them
 """
