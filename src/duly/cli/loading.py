@@ -57,6 +57,11 @@ def _suggestion() -> str:
 
 
 def _load(target: str) -> Duly:
+    return _pick(*located(target))
+
+
+def located(target: str) -> tuple[ModuleType, str, str]:
+    """(module, how it was called, name in it or "") of ``module:name`` or ``file.py:name``. Raises InvalidArgument."""
     # A name after the last colon, unless the colon belongs to a path of Windows.
     where, colon, name = target.rpartition(":")
     if not colon or "/" in name or "\\" in name or name.endswith(".py"):
@@ -73,7 +78,7 @@ def _load(target: str) -> Duly:
         raise click.ClickException(
             f"{where} cannot be loaded: {type(error).__name__}: {error}{_line(error)}"
         ) from error
-    return _pick(module, where, name)
+    return module, where, name
 
 
 def _line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from duly.cli.data import audit, doctor, migrate
 from duly.cli.dispatch import dispatch
 from duly.cli.enqueue import enqueue
 from duly.cli.jobs import jobs
+from duly.cli.outbox import outbox
 from duly.cli.queues import gate, queues, why
 from duly.cli.work import up, worker
 
@@ -25,7 +26,7 @@ def cli() -> None:
     """
 
 
-for command in (up, worker, dispatch, enqueue, jobs, queues, gate, why, audit, migrate, doctor, bench):
+for command in (up, worker, dispatch, enqueue, jobs, queues, gate, why, outbox, audit, migrate, doctor, bench):
     cli.add_command(command)
 
 

@@ -17,7 +17,7 @@ commits to. This file writes no SQL and sends nothing; it checks, and hands on.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,6 +31,7 @@ from duly.jobs.task import Options as When
 from duly.kernel.backoff import Backoff
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, WrongState
+from duly.kernel.events import PROCESS, Listener
 from duly.kernel.payload import check_name, check_text
 from duly.outbox.home import Application, Home
 from duly.outbox.message import (
@@ -189,6 +190,16 @@ class Outbox:
     def relay(self, name: str | None = None) -> Relay:
         """A relay: ``run()`` until it is stopped, or ``run_once()``. ``name``: what it is called in lists and in the trail."""
         return Relay(self, None if name is None else check_name(name, "name"))
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Hear every event of the application, or of the process where there is none; returns a function that stops it."""
+        removers = [emitter.listen(listener) for emitter in {id(e): e for e in (self.events, PROCESS)}.values()]
+
+        def remove() -> None:
+            for each in removers:
+                each()
+
+        return remove
 
     # ------------------------------------------------------------------ look
 

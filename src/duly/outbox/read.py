@@ -24,6 +24,8 @@ class MessageFilter:
     key: str | None = None
     ordering_key: str | None = None
     message_id: str | None = None
+    #: Sent before this instant (aware).
+    sent_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class OutboxReader:
             value = getattr(f, name)
             if value is not None:
                 query = query.where(c[name] == value)
+        if f.sent_before is not None:
+            query = query.where(c.sent_at < f.sent_before)
         return query
 
     def standing(self, connection: Connection, sent: bool = True) -> Standing:
