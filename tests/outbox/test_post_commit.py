@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -279,15 +281,17 @@ def test_a_connection_lost_at_the_commit_sends_nothing(pg_url: str) -> None:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("late", [False, True], ids=["registered before the failure", "registered after it"])
-def test_a_commit_that_postgresql_turns_into_a_rollback_sends_nothing(pg_url: str, late: bool) -> None:  # R004-1
+@pytest.mark.parametrize("when", ["before the failure", "after it", "before_commit", "after_commit"])
+def test_a_commit_that_postgresql_turns_into_a_rollback_sends_nothing(pg_url: str, when: str) -> None:  # R004-1
     with open_shop(pg_url) as shop, shop.session() as session:
-        if not late:
+        if when == "before the failure":
             shop.order(session, 1)
         with pytest.raises(Exception, match="division by zero"):
             session.execute(text("SELECT 1/0"))
-        if late:
+        if when == "after it":
             shop.register(session, 1)
+        elif when != "before the failure":
+            event.listen(session, when, lambda session: shop.register(session, 1))
         session.commit()  # raises nothing: the server answers ROLLBACK
         assert (shop.sent, shop.orders(), shop.told) == ([], [], {"rolled_back": 1})
 
@@ -339,6 +343,28 @@ def test_a_listener_of_the_application_that_raises_hides_no_commit(shop: Shop, o
         session.commit()
     session.close()  # SQLAlchemy allows nothing else now
     assert (shop.sent, shop.orders()) == ([1], [1])
+
+
+def test_not_even_a_listener_that_was_there_first_hides_a_commit(sqlite_url: str) -> None:
+    program = f"""
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+event.listen(Session, "after_commit", lambda session: 1 / 0)
+
+from duly.outbox.post_commit import enqueue_task_after_commit, set_post_commit_sender
+from duly.storage.sqlite import make_engine
+
+set_post_commit_sender(lambda *call: print("sent", call[0]))
+session = Session(make_engine({sqlite_url!r}))
+enqueue_task_after_commit(session, "ship")
+try:
+    session.commit()
+except ZeroDivisionError:
+    session.close()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("sent ship\n", "")
 
 
 def test_a_task_may_be_registered_in_listeners_of_the_flush_and_the_commit(shop: Shop, session: Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -96,7 +97,7 @@ def test_a_task_may_be_registered_inside_of_run_sync_and_in_a_scoped_session(sho
             async with make() as session:
                 await session.run_sync(lambda sync: shop.order(sync, 1))
                 await session.commit()
-            scoped = async_scoped_session(make, asyncio.current_task)  # type: ignore[arg-type]
+            scoped: Any = async_scoped_session(make, asyncio.current_task)  # type: ignore[arg-type]
             shop.register(scoped, 2)
             await scoped.commit()
             await scoped.remove()
@@ -145,30 +146,49 @@ def test_the_event_loop_goes_on_while_a_sender_takes_its_time(shop: Shop) -> Non
         asyncio.run(story())
 
 
+class OneThread(ThreadPoolExecutor):
+    """Threads of a loop whose only one is busy until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.let_go, self.asked = threading.Event(), threading.Event()
+        super().submit(self.let_go.wait, 20)
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.asked.set()
+        return super().submit(*args, **kwargs)
+
+
 def test_a_cancelled_commit_sends_what_it_has_committed(shop: Shop) -> None:
-    started, let_go = threading.Event(), threading.Event()
-
-    def send(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
-        started.set()
-        let_go.wait(20)
-        shop.sent.append(args[0])
-
     async def story() -> None:
+        threads = OneThread()
+        asyncio.get_running_loop().set_default_executor(threads)
         async with sessions(shop) as make, make() as session:
             await order(shop, session, 1)
             await order(shop, session, 2)
             committing = asyncio.create_task(session.commit())
-            await asyncio.to_thread(started.wait, 20)
+            while not threads.asked.is_set():
+                await asyncio.sleep(0.001)
             committing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await committing
-            assert shop.orders() == [1, 2]
-            let_go.set()
+            assert (shop.sent, shop.orders()) == ([], [1, 2])
+            threads.let_go.set()
             await session.execute(text("SELECT 1"))  # the session can be used
 
-    with post_commit_sender(send):
-        asyncio.run(story())  # which waits for its threads
+    asyncio.run(story())  # which waits for its threads
     assert (shop.sent, shop.told) == ([1, 2], {"enqueued": 2})
+
+
+def test_a_loop_whose_threads_are_gone_sends_by_itself(shop: Shop) -> None:
+    async def story() -> None:
+        async with sessions(shop) as make, make() as session:
+            await order(shop, session, 1)
+            await asyncio.get_running_loop().shutdown_default_executor()
+            await session.commit()
+
+    asyncio.run(story())
+    assert (shop.sent, shop.told) == ([1], {"enqueued": 1})
 
 
 def test_a_send_that_fails_harms_no_async_commit(shop: Shop) -> None:  # R004-5

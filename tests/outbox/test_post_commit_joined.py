@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, NestedTransaction, StaticPool, delete, insert, text
+from sqlalchemy import Connection, NestedTransaction, StaticPool, create_engine, delete, event, insert, text
 from sqlalchemy.exc import IntegrityError, SAWarning, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -197,10 +199,23 @@ def test_a_connection_that_is_thrown_away(shop: Shop, committed: bool) -> None:
     assert shop.sent == shop.orders() == ([1] if committed else [])
 
 
-def test_a_connection_that_nobody_closes_goes_back_to_the_pool_all_the_same(shop: Shop) -> None:
+def test_a_connection_that_a_listener_closes_sends_nothing(shop: Shop) -> None:
+    connection = shop.engine.connect()
+    connection.begin()
+    session = shop.session(connection)
+    event.listen(session, "after_commit", lambda session: connection.close())
+    shop.order(session, 1)
+    session.commit()
+    assert (shop.sent, shop.orders(), shop.told) == ([], [], {"rolled_back": 1})
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_connection_that_nobody_closes_goes_back_to_the_pool_all_the_same(shop: Shop, nested: bool) -> None:
     def sloppy() -> None:
         connection = shop.engine.connect()
         connection.begin()
+        if nested:
+            connection.begin_nested()
         session = shop.session(connection)
         shop.order(session, 1)
         session.commit()
@@ -211,52 +226,53 @@ def test_a_connection_that_nobody_closes_goes_back_to_the_pool_all_the_same(shop
     assert shop.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-def test_a_session_with_two_connections_waits_for_both(shop: Shop, tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [("commit", "commit", "enqueued"), ("commit", "rollback", "rolled_back"), ("rollback", "commit", "rolled_back")],
+)
+def test_a_session_with_two_connections_waits_for_both(
+    shop: Shop, tmp_path: Path, first: str, second: str, told: str
+) -> None:
     other = make_engine(f"sqlite:///{tmp_path / 'other.db'}")
-    for ends in (["commit", "commit"], ["commit", "rollback"], ["rollback", "commit"]):
-        shop.clear()
-        with shop.engine.connect() as here, other.connect() as there:
-            transactions = [here.begin(), there.begin()]
-            session = Session(binds={Order: here, Line: there})
-            shop.register(session, 1)
-            session.connection(bind_arguments={"mapper": Order})
-            session.connection(bind_arguments={"mapper": Line})
-            session.commit()
-            for transaction, end in zip(transactions, ends, strict=True):
-                getattr(transaction, end)()
-            assert shop.sent == []
-        assert shop.told == ({"enqueued": 1} if ends == ["commit", "commit"] else {"rolled_back": 1})
+    with shop.engine.connect() as here, other.connect() as there:
+        transactions = here.begin(), there.begin()
+        session = Session(binds={Order: here, Line: there})
+        shop.register(session, 1)
+        session.connection(bind_arguments={"mapper": Order})
+        session.connection(bind_arguments={"mapper": Line})
+        session.commit()
+        getattr(transactions[0], first)()
+        here.close()
+        assert shop.sent == []
+        getattr(transactions[1], second)()
+    assert shop.told == {told: 1}
     other.dispose()
 
 
 def test_a_connection_that_shares_its_entry_of_the_pool_is_not_mistaken() -> None:
-    engine = make_engine("sqlite://", poolclass=StaticPool)
-    sent: list[Any] = []
-    with (
-        post_commit_sender(lambda *call: sent.append(call)),
-        engine.connect() as connection,
-        Session(connection) as session,
-    ):
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    sender = Mock()
+    with post_commit_sender(sender), engine.connect() as connection:
+        session = Session(connection)
         with connection.begin():
             enqueue_task_after_commit(session, "ship")
             session.commit()
             other = engine.connect()  # the same connection of the driver
-            assert other.info == connection.info
-            assert sent == []
-        assert sent == []
-        other.close()
-    assert len(sent) == 1
+            other.begin()
+            assert other.info is connection.info
+    assert sender.call_count == 1
+    other.close()
+    engine.dispose()
 
 
-@pytest.mark.parametrize("ending", [KeyboardInterrupt])
-def test_a_process_that_is_asked_to_end_tells_what_still_waited(shop: Shop, ending: type[BaseException]) -> None:
+def test_a_process_that_is_asked_to_end_tells_what_still_waited(shop: Shop) -> None:
     def send(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
         if args == (2,):
-            raise ending
+            raise KeyboardInterrupt
         shop.sent.append(args[0])
 
     with post_commit_sender(send):
-        with pytest.raises(ending), shop.engine.begin() as connection:
+        with pytest.raises(KeyboardInterrupt), shop.engine.begin() as connection:
             for number in (1, 2, 3):
                 with shop.session(connection) as session:
                     shop.order(session, number)
@@ -267,11 +283,12 @@ def test_a_process_that_is_asked_to_end_tells_what_still_waited(shop: Shop, endi
 
 # --- Any program ---------------------------------------------------------------------------------------------------------
 
-STEPS = [
-    "order", "order", "session.begin_nested", "session.release", "session.rollback_to", "session.commit", "session.commit",
-    "session.rollback", "session.close", "connection.begin_nested", "connection.release", "connection.rollback_to",
-    "connection.commit", "connection.rollback",
-]  # fmt: skip
+WEIGHTS = {
+    "order": 6, "session.begin_nested": 2, "session.release": 1, "session.rollback_to": 1, "session.commit": 5,
+    "session.rollback": 1, "session.close": 1, "connection.begin_nested": 5, "connection.release": 3,
+    "connection.rollback_to": 3, "connection.commit": 2, "connection.rollback": 1,
+}  # fmt: skip
+STEPS = [name for name, weight in WEIGHTS.items() for _ in range(weight)]
 
 
 class Program:
@@ -353,12 +370,13 @@ class Program:
         self.root = self.connection.begin()
 
     def end(self) -> None:
-        self.session.close() if self.mode == "create_savepoint" else self.session.commit()
+        self.session.commit()
+        self.connection.commit()
         self.connection.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-@given(st.sampled_from(MODES), st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), max_size=14))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=250)
+@given(st.sampled_from(MODES), st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=4, max_size=24))
 @example("create_savepoint", [("connection.begin_nested", 0), ("connection.begin_nested", 0), ("order", 0), ("session.commit", 0), ("connection.rollback_to", 4), ("connection.commit", 0)])  # fmt: skip
 def test_any_program_sends_what_the_database_keeps(shop: Shop, mode: Any, steps: list[tuple[str, int]]) -> None:
     with shop.engine.begin() as connection:

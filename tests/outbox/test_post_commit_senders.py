@@ -190,12 +190,13 @@ def test_a_job_of_a_rolled_back_transaction_is_not_made(app: Duly, session: Sess
 
 
 def test_an_argument_that_a_job_cannot_carry_is_refused_at_registration(app: Duly, session: Session) -> None:
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        (("one",), {}, "order"),
+        ((), {"order": 1, "wrong": 2}, "wrong"),
+        ((1, 2, 3), {}, "task ship"),
+    ]
     with post_commit_sender(app):
-        for args, kwargs, field in [
-            (("one",), {}, "order"),
-            ((), {"order": 1, "wrong": 2}, "wrong"),
-            ((1, 2, 3), {}, "task ship"),
-        ]:
+        for args, kwargs, field in cases:
             with pytest.raises(InvalidArgument) as refused:
                 enqueue_task_after_commit(session, "ship", *args, **kwargs)
             assert refused.value.field == field

@@ -29,7 +29,6 @@ import asyncio
 import contextvars
 import copy
 import inspect
-import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,7 +160,7 @@ def enqueue_task_after_commit(
             "sender", "is not set, so nobody would send the task.", "Call set_post_commit_sender(app) when you start."
         )
     send = _prepared(_sender, task_name, args, kwargs, options)
-    _register(orm_session, _Call(next(_numbers), task_name, send, traceparent(), trace_id()))
+    _register(orm_session, _Call(task_name, send, traceparent(), trace_id()))
 
 
 def _orm_session(given: Any) -> Session:
@@ -241,8 +240,6 @@ def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
 class _Call:
     """One registered task."""
 
-    #: Grows in the whole process: the order of registration over all savepoints.
-    number: int
     task_name: str
     send: Callable[[], object]
     traceparent: str | None
@@ -253,6 +250,8 @@ class _Call:
 class _Level:
     """What is known of one transaction or savepoint."""
 
+    #: In the order of registration, also after the release of a savepoint: while it was open, nothing was registered
+    #: in the transaction around it.
     calls: list[_Call] = field(default_factory=list)
     committed: bool = False
     #: PostgreSQL will roll it back when told to commit (the outermost transaction only).
@@ -261,7 +260,6 @@ class _Level:
     joined: tuple[Connection, ...] = ()
 
 
-_numbers = itertools.count()
 #: Weak, and nothing in a level leads back to its session: a session that is dropped takes its calls along.
 _levels: WeakKeyDictionary[SessionTransaction, _Level] = WeakKeyDictionary()
 #: While a session's calls are being sent, what they register in it: for its next transaction, which it may not begin yet.
@@ -282,11 +280,6 @@ def _register(session: Session, call: _Call) -> None:
             raise InvalidArgument("session", "is in no transaction, and begins none by itself.", "Begin one first.")
         root = session.begin()
     _level(session.get_nested_transaction() or root).calls.append(call)
-    _level(root).aborted = _is_doomed(root)
-
-
-def _is_doomed(root: SessionTransaction) -> bool:
-    return any(is_aborted(connection) for connection in root.connections)
 
 
 def _after_create(session: Session, transaction: SessionTransaction) -> None:
@@ -296,8 +289,8 @@ def _after_create(session: Session, transaction: SessionTransaction) -> None:
 
 def _before_commit(session: Session) -> None:
     root = session.get_transaction()
-    if root is not None and (level := _levels.get(root)) is not None:
-        level.aborted = _is_doomed(root)
+    if root is not None:
+        _level(root).aborted = any(is_aborted(connection) for connection in root.connections)
 
 
 def _after_commit(session: Session) -> None:
@@ -328,7 +321,7 @@ def _after_end(session: Session, transaction: SessionTransaction) -> None:
     elif transaction.nested:
         _level(_around(transaction)).calls += level.calls
     else:
-        _after_root(session, sorted(level.calls, key=lambda call: call.number), level.joined)
+        _after_root(session, level.calls, level.joined)
 
 
 def _around(savepoint: SessionTransaction) -> SessionTransaction:
