@@ -5,6 +5,8 @@ Every fleet here is a Celery worker in processes of its own, on a real Valkey. R
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +22,7 @@ from contract.hands import actions, attempts, audit
 from duly import Status
 from duly.integrations.celery.dispatcher import _Broker
 from integrations.celery_scene import TESTS, Scene
-from servers import ValkeyServer
+from servers import PostgresServer, ValkeyServer
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -219,6 +221,21 @@ def test_a_message_that_the_broker_lost_is_sent_again(scene: Scene) -> None:
     assert scene.told("jobs_taken_back")
 
 
+def test_a_message_tells_the_trace_and_no_data(scene: Scene) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    scene.app.enqueue("FAIL_ONCE", meta={"traceparent": trace, "note": "secret"})
+    with scene.dispatching():
+        scene.wait(lambda: in_the_broker(scene) == 1, "the job to be handed over")
+        with redis.Redis.from_url(scene.broker) as client:
+            [text] = client.lrange("celery", 0, -1)  # type: ignore[misc]
+    message = json.loads(text)
+    body = json.loads(base64.b64decode(message["body"]))
+    assert set(body[1]) == {"job", "token"}
+    headers = message["headers"]
+    assert (headers["traceparent"], headers["shadow"], headers["kwargsrepr"]) == (trace, "FAIL_ONCE", "{'job': 1}")
+    assert "secret" not in str(message) + str(body)
+
+
 def test_a_message_from_another_database_does_nothing_and_says_so(
     scene: Scene,
 ) -> None:  # a fleet that is set up wrongly
@@ -247,6 +264,20 @@ def test_a_job_whose_process_is_killed_is_rescued_and_done(scene: Scene) -> None
     assert [(a.attempt, a.outcome) for a in attempts(scene.app, ident)] == [(1, "lost")]
     assert (scene.job(ident).attempts, scene.job(ident).output) == (2, {"attempt": 2})
     assert actions(scene.app, ident) == ["WAIT_COMPLETED"]
+
+
+def test_a_process_that_is_told_to_end_gives_its_job_back(
+    db_url: str, redis_url: str, make_scene: Callable[..., Scene]
+) -> None:
+    scene = make_scene(db_url, redis_url, grace=0)
+    scene.fleet("-P", "prefork", "-c", "2")
+    ident = scene.enqueue("WAIT")
+    with scene.dispatching():
+        os.kill(scene.wait_for("begin", ident)["pid"], signal.SIGTERM)
+        scene.wait(lambda: len(scene.begun(ident)) == 2, "another process to begin it")
+        scene.go_on()
+        scene.wait_for_end(ident)
+    assert (scene.begun(ident), scene.job(ident).attempts, attempts(scene.app, ident)) == ([1, 1], 1, [])
 
 
 def test_jobs_of_a_fleet_that_is_gone_are_run_by_the_next_one(scene: Scene) -> None:
@@ -278,7 +309,7 @@ def test_a_fleet_that_is_stopped_finishes_what_it_runs(scene: Scene) -> None:
 def dispatch(scene: Scene, *options: str) -> subprocess.Popen[str]:
     """``duly dispatch`` in a process of its own."""
     environ = {
-        **os.environ, "PYTHONPATH": str(TESTS), "DULY_DATABASE_URL": scene.url, "FLEET_DULY": "{}", "FLEET_BROKER": scene.broker,
+        **os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]), "DULY_DATABASE_URL": scene.url, "FLEET_DULY": "{}", "FLEET_BROKER": scene.broker,
         **{f"DULY_{name.upper()}": str(value) for name, value in scene.settings.items()},
     }  # fmt: skip
     target = ("integrations.celery_fleet:duly_app", "--to", "celery", "--celery", "integrations.celery_fleet:app")
@@ -361,7 +392,7 @@ def test_dispatching_ends_by_itself_when_nothing_is_left(scene: Scene) -> None:
 def test_a_broker_that_is_away_costs_no_job_and_no_attempt(
     db_url: str, own_valkey: ValkeyServer, make_scene: Callable[..., Scene]
 ) -> None:
-    scene = make_scene(db_url, own_valkey.url)
+    scene = make_scene(db_url, own_valkey.url, grace=0)  # a process that is told to end takes no time over it
     scene.fleet("-P", "prefork", "-c", "2")
     with scene.dispatching() as dispatcher:
         running = scene.enqueue("WAIT")
@@ -378,6 +409,25 @@ def test_a_broker_that_is_away_costs_no_job_and_no_attempt(
         scene.wait_for_end(*jobs)
         assert dispatcher.ready
     assert [(scene.begun(i), scene.job(i).attempts) for i in (running, *jobs)] == [([1], 1)] * 6
+
+
+def test_a_database_that_is_away_costs_no_attempt(
+    own_postgres: PostgresServer, redis_url: str, make_scene: Callable[..., Scene]
+) -> None:
+    scene = make_scene(own_postgres.url, redis_url, lease=60)
+    scene.fleet("-P", "prefork", "-c", "2")
+    jobs = [scene.enqueue("WAIT") for _ in range(5)]
+    with scene.dispatching() as dispatcher:
+        scene.wait(lambda: len(scene.lines("begin")) == 2, "two to begin")
+        own_postgres.stop("immediate")
+        scene.go_on()
+        scene.wait(lambda: len(scene.lines("end")) == 2, "two to end, with nowhere to say so")
+        scene.wait(lambda: not dispatcher.ready, "the dispatcher to notice")
+        own_postgres.start()
+        scene.wait_for_end(*jobs)
+    assert [(scene.begun(i), scene.job(i).attempts, scene.job(i).output) for i in jobs] == [
+        ([1], 1, {"attempt": 1})
+    ] * 5
 
 
 def test_nothing_is_claimed_for_a_broker_that_was_never_there(scene: Scene) -> None:

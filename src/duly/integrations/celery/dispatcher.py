@@ -30,6 +30,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import orjson
+
+from duly import tracing
 from duly.jobs.engine import Engine
 from duly.jobs.handover import HOLDER, HandoverStore, follow
 from duly.jobs.house import Housekeeper
@@ -364,6 +367,7 @@ class _Broker:
         """Publish one message: which job, and the token that proves it. The input stays in the database."""
         c, task = run.claimed, run.task
         limits = {} if task is None or task.timeout is None else _limits(task)
+        trace = _trace(c.meta)
         self._app.send_task(
             EXECUTE,
             kwargs={"job": c.id, "token": c.token},
@@ -372,6 +376,7 @@ class _Broker:
             shadow=c.task, argsrepr="()", kwargsrepr=f"{{'job': {c.id}}}",
             producer=self._producer, retry=False, ignore_result=True, add_to_parent=False,
             **limits, **({"queue": self._queue} if self._queue is not None else {}),
+            **({"headers": {"traceparent": trace}} if trace is not None else {}),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -393,6 +398,13 @@ def _limits(task: Task[Any, Any]) -> dict[str, float]:
     assert task.timeout is not None
     timeout = task.timeout + (STARTS_WITHIN if task.run_in == "process" else 0.0)
     return {"soft_time_limit": timeout + MARGIN / 2, "time_limit": timeout + MARGIN}
+
+
+def _trace(meta: str | None) -> str | None:
+    """The trace that the job belongs to, for what follows traces through Celery. (Handlers have it from the job itself.)"""
+    if meta is None or '"traceparent"' not in meta:
+        return None
+    return tracing.checked(orjson.loads(meta).get("traceparent"))
 
 
 def share(wanted: Mapping[str, int], left: int, turn: int) -> dict[str, int]:

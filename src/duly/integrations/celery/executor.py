@@ -58,11 +58,14 @@ class _Handed(Run):
 
 
 class Executor(Worker):
-    """Runs jobs that were handed over, in this process. ``start`` it once, ``execute`` from any thread, ``stop`` and ``join`` it."""
+    """Runs jobs that were handed over, in this process. ``start`` it once, ``execute`` from any thread, ``stop`` and ``join`` it.
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    ``opened`` checks the database before a job is taken over (and does nothing once it has been checked).
+    """
+
+    def __init__(self, engine: Engine, name: str, opened: Callable[[], None] = lambda: None) -> None:
         super().__init__(engine, {"handed over": _ANY}, name)
-        self.pid = os.getpid()
+        self.pid, self._opened = os.getpid(), opened
         self._handover = HandoverStore(self.db)
         [self._lane] = self.lanes.values()
         self.house = _House(self)
@@ -152,6 +155,7 @@ class Executor(Worker):
         patience, failures = time.monotonic() + self.terms.seconds, 0
         while True:
             try:
+                self._opened()
                 return self.db.write(
                     lambda c: (
                         self._handover.take_over(c, ident, token, secrets.randbits(62), self.terms.seconds, self.name)
@@ -248,10 +252,9 @@ class Home:
         """The executor; started with the first job of this process."""
         with self._lock:
             if self._executor is None or not self._executor.alive:
-                self._app.open()
                 if not self._app.events.active:
                     self._app.listen(self._listener())
-                self._executor = Executor(self._app.engine, f"{hostname}:{os.getpid()}")
+                self._executor = Executor(self._app.engine, f"{hostname}:{os.getpid()}", self._app.open)
                 self._executor.start()
             return self._executor
 
