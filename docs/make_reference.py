@@ -46,12 +46,26 @@ MEANINGS = {
     "queues_changed": "The set of queues that need a closer look before a claim has changed.",
     "queue_failed": "What governs a queue could not be looked at; the other queues are claimed from as ever.",
     "queue_held": "A queue holds its work, told once until the reason changes.",
+    "jobs_handed_over": "Jobs that were handed to a fleet have begun there. `waits`: (queue, task, seconds from the claim to the dispatcher's notice) of each.",
+    "jobs_taken_back": "A dispatcher took back jobs that nobody had begun; `reason` says why. No attempt is used.",
+    "broker_reconnected": "The connection to the broker had been cut; the message is sent once more over a new one.",
+    "handover_lost": "A message came for a job that is not to be run here: `reason` is `held` (paused, or the gate is closed), `queued`, `elsewhere`, `ended`, or `unknown` (there is no such job in this database).",
+    "handover_refused": "A job was handed over whose task this fleet does not know; it waits and is handed over again.",
     "jobs_pruned": "Ended jobs past their retention were removed.",
-    "idempotency_attempt": "An idempotent function was called: `result` is `allowed` when its body runs, `deduped` when it does not.",
+    "idempotency_attempt": "An idempotent function or request was called: `result` is `allowed` when its body runs, `deduped` when it does not.",
     "idempotency_state": "An idempotent function entered a state: `in_progress`, `succeeded`, `failed`.",
     "idempotency_lost": "A body ended, or still runs, after its reservation was taken over: nothing of it was recorded.",
     "idempotency_result_dropped": "The result of an idempotent function cannot be stored: duplicates are given None.",
     "idempotency_store_failed": "The store of idempotency keys did not answer.",
+    "outbox_relay_started": "A relay begins; `transports` are those it has.",
+    "outbox_relay_stopped": "It has ended; `sent` is how many messages it sent.",
+    "outbox_sent": "Messages of one destination were sent and marked. `took`: seconds that the transport took, of each.",
+    "outbox_failed": "Sending a message failed; it is tried again after `wait` seconds.",
+    "outbox_parked": "A message is put aside until somebody decides: `reason` is `exhausted` (attempts), `refused` (repeating would not help) or `lost` (its relays ended in the middle). An alert.",
+    "outbox_lease_lost": "Messages were sent or tried, and another relay had taken them over before that was written: they may arrive twice.",
+    "outbox_rescued": "Messages were taken over from relays that had stopped renewing their leases.",
+    "outbox_stranded": "There are messages for a destination that this relay has no transport for; told once. Another relay may have it.",
+    "outbox_pruned": "Sent messages past `keep` were removed, and their keys with them.",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }
 
@@ -77,7 +91,7 @@ def commands() -> str:
         "`…+02:00`.\n\n"
         f"**In bulk**: `jobs cancel`, `jobs replay` and `jobs prune` ask before they touch more than {BULK} jobs by filter. Where nobody "
         "can be asked they want `--yes`, and end with 2 without it. `--dry-run` says how many of what and changes nothing. "
-        "Jobs named by their ids are never asked about.\n",
+        "Jobs named by their ids are never asked about. `outbox redrive`, `outbox prune` and `outbox reconcile` do the same.\n",
     ]
     for path, command in _walk(cli, "duly"):
         out.append(f"\n## {path}\n\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from duly.cli import show
 from duly.cli.command import BULK, ID, Group, actor, complain, state
 from duly.cli.jobs import _confirm, _error_text, _progress, _short_error
 from duly.cli.times import SPAN, relative, span, stamp
+from duly.monitoring.redact import visible
 
 if TYPE_CHECKING:
     from duly.outbox.box import Outbox
@@ -280,7 +282,7 @@ def relay(target: str | None, once: bool, until_idle: bool, name: str | None) ->
     It sends the messages of the outbox, several at a time, and stops in good order on SIGTERM or Ctrl-C: what is being
     sent may finish, what was not begun is given back. Any number of relays may run.
     """
-    from duly.monitoring.logs import adopt_logging, event_log
+    from duly.monitoring.logs import adopt_logging, event_log, for_people
 
     if once and until_idle:
         raise click.UsageError("--once and --until-idle are both given.")
@@ -290,7 +292,8 @@ def relay(target: str | None, once: bool, until_idle: bool, name: str | None) ->
     settings = box.db.settings
     adopt_logging(settings, sys.stderr)
     log: Any = event_log(settings, sys.stderr)
-    remove = box.listen(log)
+    stream = _Stream(log) if for_people(settings.log_format, sys.stderr) and not asked.json else None
+    remove = box.listen(stream or log)
     begun = time.monotonic()
     if not asked.json and not once:
         show.say(f"Relay {made.name}: {', '.join(sorted(box.transports))}")
@@ -300,10 +303,45 @@ def relay(target: str | None, once: bool, until_idle: bool, name: str | None) ->
         report = made.run_once() if once else made.run(until_idle=until_idle)
     finally:
         remove()
+        if stream is not None:
+            stream.close()
     seconds = time.monotonic() - begun
     show.as_json({**asdict(report), "seconds": round(seconds, 3)}) if asked.json else show.say(
         _summary(report, seconds)
     )
+
+
+class _Stream:
+    """What a person at a terminal sees of a relay: what was sent, a line a second at most, and every trouble as it is logged."""
+
+    def __init__(self, log: Callable[[Any], None]) -> None:
+        self._log, self._sent = log, Counter[str]()
+        self._lock = threading.Lock()
+        self._told = 0.0
+
+    def __call__(self, event: Any) -> None:
+        if event.name == "outbox_sent":
+            with self._lock:
+                self._sent[event.facts["destination"]] += event.facts["count"]
+                if time.monotonic() - self._told >= 1:
+                    self._tell()
+        elif event.name not in ("outbox_relay_started", "outbox_relay_stopped"):  # the page around it says both
+            self._log(event)
+
+    def _tell(self) -> None:
+        if self._sent:
+            told = ", ".join(
+                f"{n:,} to {visible(destination, keep='')}" for destination, n in self._sent.most_common(5)
+            )
+            more = f" and {len(self._sent) - 5:,} other destinations" if len(self._sent) > 5 else ""
+            click.echo(f"{time.strftime('%H:%M:%S')}  sent        {told}{more}", err=True)
+            self._sent.clear()
+            self._told = time.monotonic()
+
+    def close(self) -> None:
+        """Tell the rest."""
+        with self._lock:
+            self._tell()
 
 
 def _summary(report: Report, seconds: float) -> str:
