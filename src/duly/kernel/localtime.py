@@ -87,12 +87,12 @@ def resolve(local: datetime, tz: str, gap: Gap = "after", fold: Fold = "first") 
         )
     read_gap(gap)
     read_fold(fold)
-    found = transition_over(local, place)
-    if found is None:
-        return (instant_at(local, place),)
-    if found.is_gap:
-        return (found.at,) if gap == "after" else ()
-    first, last = _instant(local, found.before), _instant(local, found.after)
+    shown = clock_at(local, place)
+    if isinstance(shown, timedelta):
+        return (instant_of(local, shown),)
+    if shown.is_gap:
+        return (shown.at,) if gap == "after" else ()
+    first, last = instant_of(local, shown.before), instant_of(local, shown.after)
     return {"first": (first,), "last": (last,), "both": (first, last)}[fold]
 
 
@@ -145,20 +145,20 @@ def _bisect(place: ZoneInfo, low: datetime, high: datetime) -> Transition:
     return Transition(high, before, after)
 
 
-def transition_over(local: datetime, place: ZoneInfo) -> Transition | None:
-    """The transition that leaves out or repeats a local time (naive), None for an ordinary one."""
+def clock_at(local: datetime, place: ZoneInfo) -> timedelta | Transition:
+    """What a zone adds to UTC at an ordinary local time (naive); the transition, for a time that it leaves out or repeats."""
     # PEP 495: asked for a time in a gap or fold, a zone answers with the offset before (fold 0) and after it (fold 1).
     before = offset_of(local.replace(tzinfo=place, fold=0))
     after = offset_of(local.replace(tzinfo=place, fold=1))
     if before == after:
-        return None
-    earliest, latest = sorted((_instant(local, before), _instant(local, after)))
+        return before
+    earliest, latest = sorted((instant_of(local, before), instant_of(local, after)))
     return _bisect(place, earliest - _SECOND, latest + _SECOND)
 
 
-def instant_at(local: datetime, place: ZoneInfo) -> datetime:
-    """The instant of an ordinary local time (naive), aware, in UTC."""
-    return _instant(local, offset_of(local.replace(tzinfo=place, fold=0)))
+def instant_of(local: datetime, offset: timedelta) -> datetime:
+    """The instant at which a clock with this offset reads ``local`` (naive): aware, in UTC."""
+    return (local - offset).replace(tzinfo=UTC, fold=0)
 
 
 def offset_at(instant: datetime, place: ZoneInfo) -> timedelta:
@@ -169,10 +169,6 @@ def offset_at(instant: datetime, place: ZoneInfo) -> timedelta:
 def offset_of(moment: datetime) -> timedelta:
     """The offset of an aware datetime."""
     return cast(timedelta, moment.utcoffset())
-
-
-def _instant(local: datetime, offset: timedelta) -> datetime:
-    return (local - offset).replace(tzinfo=UTC, fold=0)
 
 
 def in_utc(instant: datetime, field: str) -> datetime:
