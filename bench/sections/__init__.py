@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench.driver import Bench
-from bench.sections import drains, enqueue, memory, pickup
+from bench.sections import drains, enqueue, memory, once, pickup
 from bench.table import Section
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
@@ -15,4 +15,6 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "history": drains.history,
     "memory": memory.memory,
     "features": drains.features,
+    "idempotent": once.idempotent,
+    "relay": once.relay,
 }
