@@ -7,6 +7,7 @@ stderr, as JSON lines when that is no terminal. Neither needs the other.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from duly.cli.times import SPAN
 
 if TYPE_CHECKING:
     from duly.app import Duly
-    from duly.jobs.worker import Worker
+    from duly.jobs.worker import Tally, Worker
     from duly.monitoring.http import Monitor
 
 
@@ -62,10 +63,10 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 def up(**options: Any) -> None:
     """Run everything in one process.
 
-    A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there.
-    Ctrl-C stops in good order.
+    A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there. And
+    a relay for each outbox with transports that the application's module defines. Ctrl-C stops in good order.
     """
-    _run(**options)
+    _run(**options, relays=True)
 
 
 @click.command(cls=Command)
@@ -87,6 +88,7 @@ def _run(
     patience: timedelta | None,
     metrics_port: int | None,
     name: str | None,
+    relays: bool = False,
 ) -> None:
     from duly.monitoring.logs import adopt_logging, event_log, for_people
 
@@ -95,9 +97,9 @@ def _run(
     asked = state()
     duly = asked.duly(target, tasks=True)
     settings = duly.settings
-    made = duly.worker(
-        _lanes(queues, concurrency or settings.concurrency), concurrency=concurrency, name=_checked(name)
-    )
+    lanes = _lanes(queues, concurrency or settings.concurrency)
+    made = duly.worker(lanes, concurrency=concurrency, name=_checked(name))
+    posts = Relays() if relays else None
     people = for_people(settings.log_format, sys.stderr) and not asked.json
     adopt_logging(settings, sys.stderr)
     log: Any = event_log(settings, sys.stderr)
@@ -110,10 +112,19 @@ def _run(
     monitor = _monitor(duly, made, metrics_port, removers)
     if not asked.json:
         _banner(duly, made, monitor, until_idle)
+        if posts:
+            posts.tell()
     begun = time.monotonic()
     try:
+        if posts and not until_idle:
+            posts.start()
         tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
+        while posts and until_idle and posts.empty():
+            # what was sent may have made jobs, and jobs may publish
+            tally = _sum(tally, duly.worker(lanes, concurrency=concurrency).run(until_idle=True))
     finally:
+        if posts:
+            posts.stop()
         if monitor is not None:
             monitor.close()
         if stream is not None:
@@ -121,6 +132,44 @@ def _run(
         for remove in removers:
             remove()
     _finish(tally, time.monotonic() - begun, asked.json)
+
+
+class Relays:
+    """The relays of the outboxes that the application's module has made, each on a thread of its own."""
+
+    def __init__(self) -> None:
+        box = sys.modules.get("duly.outbox.box")  # whoever has an outbox has imported it
+        self.boxes: list[Any] = box.made_here() if box is not None else []
+        self._running: list[tuple[Any, threading.Thread]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.boxes)
+
+    def tell(self) -> None:
+        from duly.cli import show
+
+        show.facts([("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in self.boxes])
+
+    def start(self) -> None:
+        for box in self.boxes:
+            relay = box.relay()
+            thread = threading.Thread(target=relay.run, name="duly-relay", daemon=True)
+            thread.start()
+            self._running.append((relay, thread))
+
+    def empty(self) -> bool:
+        """Relay until nothing is due. Was anything sent?"""
+        return any([box.relay().run(until_idle=True).sent for box in self.boxes])
+
+    def stop(self) -> None:
+        for relay, _ in self._running:
+            relay.stop()
+        for relay, thread in self._running:
+            thread.join(relay.options.grace + 10)
+
+
+def _sum(one: Tally, other: Tally) -> Tally:
+    return type(one)(**{name: value + getattr(other, name) for name, value in asdict(one).items()})
 
 
 def _lanes(queues: Sequence[tuple[str, int | None]], each: int) -> dict[str, int] | None:

@@ -17,6 +17,7 @@ commits to. This file writes no SQL and sends nothing; it checks, and hands on.
 from __future__ import annotations
 
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -84,6 +85,7 @@ class Outbox:
         self.reader = OutboxReader(self.db, self.table)
         #: Rung in this process when messages were made due by hand.
         self.bells = Bells()
+        _made.add(self)
 
     # ------------------------------------------------------------------ publish
 
@@ -360,6 +362,14 @@ class Outbox:
     def close(self) -> None:
         """Close the connections that it opened itself."""
         self._home.close()
+
+
+_made: weakref.WeakSet[Outbox] = weakref.WeakSet()
+
+
+def made_here() -> list[Outbox]:
+    """The outboxes of this process that a relay can work for: those with transports."""
+    return sorted((box for box in _made if box.transports), key=lambda box: box.db.shown_url)
 
 
 _NONE: Mapping[str, Any] = dict.fromkeys(("key", "ordering_key", "headers", "run_in", "run_at", "tenant"))
