@@ -223,7 +223,7 @@ def test_a_message_that_the_broker_lost_is_sent_again(scene: Scene) -> None:
 
 def test_a_message_tells_the_trace_and_no_data(scene: Scene) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    scene.app.enqueue("FAIL_ONCE", meta={"traceparent": trace, "note": "secret"})
+    scene.app.enqueue("LINGER", meta={"traceparent": trace, "note": "secret"})
     with scene.dispatching():
         scene.wait(lambda: in_the_broker(scene) == 1, "the job to be handed over")
         with redis.Redis.from_url(scene.broker) as client:
@@ -232,7 +232,8 @@ def test_a_message_tells_the_trace_and_no_data(scene: Scene) -> None:
     body = json.loads(base64.b64decode(message["body"]))
     assert set(body[1]) == {"job", "token"}
     headers = message["headers"]
-    assert (headers["traceparent"], headers["shadow"], headers["kwargsrepr"]) == (trace, "FAIL_ONCE", "{'job': 1}")
+    assert (headers["traceparent"], headers["shadow"], headers["kwargsrepr"]) == (trace, "LINGER", "{'job': 1}")
+    assert headers["timelimit"] == [10.3, 5.3]  # behind the timeout of the task
     assert "secret" not in str(message) + str(body)
 
 

@@ -167,7 +167,7 @@ def _banner(duly: Duly, made: Dispatcher, celery_target: str, celery_app: Any, u
         ("  tasks", listed),
         ("  queues", ", ".join(made.lanes)),
         ("  limit", f"{made.limit} handed over and not finished"),
-        ("  to", f"{celery_target} over {celery_app.connection_for_write().as_uri()}"),
+        ("  to", f"{celery_target} over {celery_app.connection_for_write().as_uri().replace('://:**@', '://')}"),
         ("  metrics", f"{monitor.url}/metrics, /livez, /readyz" if monitor else ""),
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
