@@ -27,6 +27,7 @@ from duly.cli.times import SPAN, relative, span, stamp
 from duly.monitoring.redact import visible
 
 if TYPE_CHECKING:
+    from duly.monitoring.http import Monitor
     from duly.outbox.box import Outbox
     from duly.outbox.message import Message
     from duly.outbox.read import MessageFilter
@@ -275,8 +276,14 @@ def show_(message: int | str, tenant: str | None, table: str | None) -> None:
 @click.argument("target", required=False, metavar="[MODULE:NAME]")
 @click.option("--once", is_flag=True, help="Send what is due now (one batch) and end.")
 @click.option("--until-idle", is_flag=True, help="End by itself once nothing is due.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port).",
+)
 @click.option("--name", metavar="NAME", help="This relay's name in lists and in the audit trail.")
-def relay(target: str | None, once: bool, until_idle: bool, name: str | None) -> None:
+def relay(target: str | None, once: bool, until_idle: bool, metrics_port: int | None, name: str | None) -> None:
     """Run a relay.
 
     It sends the messages of the outbox, several at a time, and stops in good order on SIGTERM or Ctrl-C: what is being
@@ -294,21 +301,40 @@ def relay(target: str | None, once: bool, until_idle: bool, name: str | None) ->
     log: Any = event_log(settings, sys.stderr)
     stream = _Stream(log) if for_people(settings.log_format, sys.stderr) and not asked.json else None
     remove = box.listen(stream or log)
+    monitor, deaf = _monitor(box, metrics_port)
     begun = time.monotonic()
     if not asked.json and not once:
         show.say(f"Relay {made.name}: {', '.join(sorted(box.transports))}")
+        if monitor is not None:
+            show.say(f"Metrics: {monitor.url}/metrics")
         show.say("It ends when nothing is due." if until_idle else "Ctrl-C stops it in good order.")
         sys.stdout.flush()
     try:
         report = made.run_once() if once else made.run(until_idle=until_idle)
     finally:
         remove()
+        deaf()
+        if monitor is not None:
+            monitor.close()
         if stream is not None:
             stream.close()
     seconds = time.monotonic() - begun
     show.as_json({**asdict(report), "seconds": round(seconds, 3)}) if asked.json else show.say(
         _summary(report, seconds)
     )
+
+
+def _monitor(box: Outbox, port: int | None) -> tuple[Monitor | None, Callable[[], None]]:
+    """A server for metrics, where one is wanted, and a function that ends what listens for it."""
+    if port is None:
+        return None, lambda: None
+    from duly.monitoring.http import serve
+    from duly.monitoring.metrics import Metrics
+    from duly.monitoring.outbox import OutboxMetrics
+
+    metrics, outboxes = Metrics(), OutboxMetrics([box])
+    metrics.registry.register(outboxes)
+    return serve(port, metrics), box.listen(outboxes)
 
 
 class _Stream:

@@ -109,11 +109,9 @@ def _run(
 
         log = stream = Stream(log, sys.stderr, settings.grace)
     removers = [duly.listen(log)]
-    monitor = _monitor(duly, made, metrics_port, removers)
+    monitor = _monitor(duly, made, metrics_port, removers, posts)
     if not asked.json:
-        _banner(duly, made, monitor, until_idle)
-        if posts:
-            posts.tell()
+        _banner(duly, made, monitor, until_idle, posts)
     begun = time.monotonic()
     try:
         if posts and not until_idle:
@@ -145,11 +143,6 @@ class Relays:
     def __bool__(self) -> bool:
         return bool(self.boxes)
 
-    def tell(self) -> None:
-        from duly.cli import show
-
-        show.facts([("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in self.boxes])
-
     def start(self) -> None:
         for box in self.boxes:
             relay = box.relay()
@@ -159,7 +152,7 @@ class Relays:
 
     def empty(self) -> bool:
         """Relay until nothing is due. Was anything sent?"""
-        return any([box.relay().run(until_idle=True).sent for box in self.boxes])
+        return bool(sum(box.relay().run(until_idle=True).sent for box in self.boxes))
 
     def stop(self) -> None:
         for relay, _ in self._running:
@@ -192,7 +185,9 @@ def _checked(name: str | None) -> str | None:
     return None if name is None else check_name(name, "name")
 
 
-def _monitor(duly: Duly, made: Worker, port: int | None, removers: list[Callable[[], None]]) -> Monitor | None:
+def _monitor(
+    duly: Duly, made: Worker, port: int | None, removers: list[Callable[[], None]], posts: Relays | None = None
+) -> Monitor | None:
     if port is None:
         return None
     from duly.monitoring.http import serve
@@ -200,10 +195,16 @@ def _monitor(duly: Duly, made: Worker, port: int | None, removers: list[Callable
 
     metrics = Metrics(made)
     removers.append(duly.listen(metrics))
+    if posts:
+        from duly.monitoring.outbox import OutboxMetrics
+
+        outboxes = OutboxMetrics(posts.boxes)
+        metrics.registry.register(outboxes)
+        removers.extend(box.listen(outboxes) for box in posts.boxes)
     return serve(port, metrics)
 
 
-def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool) -> None:
+def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool, posts: Relays | None = None) -> None:
     from duly._version import __version__
     from duly.cli import show
 
@@ -214,6 +215,7 @@ def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool)
         ("  database", where(duly)),
         ("  tasks", listed),
         ("  queues", ", ".join(f"{n} ({lane.concurrency} at once)" for n, lane in made.lanes.items())),
+        *(("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in (posts.boxes if posts else ())),
         ("  metrics", f"{monitor.url}/metrics, /livez, /readyz" if monitor else ""),
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")

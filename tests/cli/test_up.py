@@ -1,0 +1,74 @@
+"""``duly up`` runs what the application's module defines: its worker, and the relays of its outboxes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+SHOP = """
+from duly import Duly
+from duly.outbox import Outbox
+from duly.outbox.transports.duly import DulyTransport
+
+app = Duly("sqlite:///up.db")
+box = Outbox(app, transports={"duly": DulyTransport(app)})
+
+
+@app.task
+def receipt(order: int) -> None:
+    open("receipts.txt", "a").write(f"{order}\\n")
+
+
+@app.task
+def order(n: int, session) -> None:
+    box.publish(session, "duly:receipt", {"order": n}, key=f"r-{n}")
+"""
+
+
+def duly(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "duly", *args], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_what_jobs_publish_is_relayed_and_what_that_makes_is_run(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    lines = "".join(json.dumps({"task": "order", "input": {"n": n}}) + "\n" for n in range(7))
+    (tmp_path / "orders.jsonl").write_text(lines)
+    assert duly(tmp_path, "enqueue", "--file", "orders.jsonl", "--app", "shop.py").returncode == 0
+    done = duly(tmp_path, "up", "shop.py", "--until-idle")
+    assert done.returncode == 0, done.stderr
+    assert "14 succeeded" in done.stdout
+    assert "outbox" in done.stdout
+    assert sorted(map(int, (tmp_path / "receipts.txt").read_text().split())) == list(range(7))
+
+
+def test_a_relay_of_duly_up_works_beside_the_worker_and_stops_with_it(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    up = subprocess.Popen(
+        [sys.executable, "-m", "duly", "up", "shop.py", "--metrics-port", "0"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert up.stdout is not None
+        url = ""
+        while "http://" not in url:
+            url = up.stdout.readline()
+            assert url, "it has ended"
+        base = "http://" + url.split("http://")[1].split("/metrics")[0]
+        assert duly(tmp_path, "enqueue", "order", '{"n": 5}', "--app", "shop.py").returncode == 0
+        for _ in range(400):
+            if (tmp_path / "receipts.txt").exists():
+                break
+            time.sleep(0.05)
+        with urllib.request.urlopen(base + "/metrics") as page:
+            metrics = page.read().decode()
+        assert 'duly_outbox_attempts_total{destination="duly:receipt",result="sent"} 1.0' in metrics
+    finally:
+        up.send_signal(signal.SIGINT)
+        _, told = up.communicate(timeout=30)
+    assert up.returncode == 0, told
+    assert "outbox_relay_stopped" in told
