@@ -1,8 +1,8 @@
 """Tasks that are sent after the commit of the caller's transaction, and only then.
 
 ``enqueue_task_after_commit(session, "send_receipt", order=17)`` remembers the call; when the outermost transaction of the
-session has been committed, it is handed to the *sender*: a Duly application, a Celery application, or any function. When the
-transaction is rolled back, nothing is sent. What was registered inside of a savepoint shares the savepoint's fate.
+session has been committed, it is handed to the *sender* (``senders.py``). When the transaction is rolled back, nothing is
+sent. What was registered inside of a savepoint shares the savepoint's fate.
 
 The memory is the process's. It can die between the commit and the send, and a send can fail; what must not be lost belongs
 into the outbox, or, when Duly's tables are in the same database, into the transaction itself (``task.using(session=…)``).
@@ -27,101 +27,28 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
 import inspect
-import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from duly.jobs.task import FARTHEST, Task
+from duly.jobs.task import FARTHEST
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.events import PROCESS
 from duly.kernel.payload import check_name
 from duly.outbox.joined import End, is_aborted, when_ended
+from duly.outbox.senders import Sender, post_commit_sender, prepared, set_post_commit_sender
 from duly.tracing import carried, trace_id, traceparent
 
-S = TypeVar("S", bound="Sender | None")
-
-
-class DulyApp(Protocol):
-    """What is used of ``duly.Duly``."""
-
-    def find_task(self, name: str) -> Task[Any, Any]: ...
-
-    def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> Any: ...
-
-    def enqueue_prepared(self, prepared: Sequence[Any]) -> object: ...
-
-
-class CeleryApp(Protocol):
-    """What is used of ``celery.Celery``."""
-
-    def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any: ...
-
-
-#: Who sends: a Duly application, a Celery application, or a plain function ``sender(task_name, args, kwargs, options)``,
-#: whose ``options`` hold what was given of ``queue`` (a text) and ``countdown`` (seconds). What it returns is ignored.
-Sender: TypeAlias = Callable[[str, tuple[Any, ...], dict[str, Any], dict[str, Any]], object] | DulyApp | CeleryApp
+__all__ = ["Sender", "enqueue_task_after_commit", "post_commit_sender", "set_post_commit_sender"]
 
 Result = Literal["enqueued", "rolled_back", "skipped"]
-
-
-# --- The sender ---------------------------------------------------------------------------------------------------------
-
-_sender: Sender | None = None
-
-
-def set_post_commit_sender(sender: Sender | None) -> Sender | None:
-    """Choose who sends for this process, and return who did before. None: nobody.
-
-    Calls that are registered already keep the sender that they were registered with. Raises InvalidArgument for what
-    cannot send.
-    """
-    global _sender
-    before, _sender = _sender, _checked_sender(sender)
-    return before
-
-
-@contextmanager
-def post_commit_sender(sender: S) -> Iterator[S]:
-    """Within: ``sender`` sends what is registered, in the whole process. For tests, mostly.
-
-    The whole process, not the thread alone: a web framework's test client runs the application on another thread.
-    """
-    before = set_post_commit_sender(sender)
-    try:
-        yield sender
-    finally:
-        set_post_commit_sender(before)
-
-
-def _checked_sender(sender: Sender | None) -> Sender | None:
-    if sender is None or _is_celery(sender) or _is_duly(sender):
-        return sender
-    remedy = "Give a Duly application, a Celery application, or a function of (task_name, args, kwargs, options)."
-    if not callable(sender):
-        raise InvalidArgument("sender", f"is of type {type(sender).__name__}.", remedy)
-    called = getattr(type(sender), "__call__", None)  # noqa: B004 - the method itself is looked at
-    if inspect.iscoroutinefunction(sender) or inspect.iscoroutinefunction(called):
-        raise InvalidArgument("sender", "is asynchronous, and a commit cannot wait for it.", "Give a plain function.")
-    return sender
-
-
-# Asked of the class: a Mock has every attribute and is meant to be called, and celery.current_app says whom it stands for.
-def _is_celery(sender: object) -> bool:
-    return hasattr(sender.__class__, "send_task")
-
-
-def _is_duly(sender: object) -> bool:
-    return hasattr(sender.__class__, "enqueue_prepared")
 
 
 # --- Registering --------------------------------------------------------------------------------------------------------
@@ -155,11 +82,7 @@ def enqueue_task_after_commit(
         options["queue"] = check_name(queue, "queue")
     if countdown is not None:
         options["countdown"] = _seconds(countdown)
-    if _sender is None:
-        raise InvalidArgument(
-            "sender", "is not set, so nobody would send the task.", "Call set_post_commit_sender(app) when you start."
-        )
-    send = _prepared(_sender, task_name, args, kwargs, options)
+    send = prepared(task_name, args, kwargs, options)
     _register(orm_session, _Call(task_name, send, traceparent(), trace_id()))
 
 
@@ -179,58 +102,11 @@ def _orm_session(given: Any) -> Session:
 
 def _seconds(countdown: Any) -> float:
     seconds = countdown.total_seconds() if isinstance(countdown, timedelta) else countdown
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidArgument("countdown", f"is {countdown!r}.", "Give seconds as a number, or a timedelta.")
     if not 0 <= seconds <= FARTHEST:
         raise InvalidArgument("countdown", f"is {countdown}.", "Give a time from now to a hundred years ahead.")
     return seconds
-
-
-def _prepared(
-    sender: Sender, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
-) -> Callable[[], object]:
-    """What is to be called after the commit. Whatever can be refused is refused here."""
-    if _is_celery(sender):
-        celery, (args, kwargs) = cast("CeleryApp", sender), _copied(args, kwargs)
-        return lambda: celery.send_task(name, args, kwargs, **options)
-    if _is_duly(sender):
-        app = cast("DulyApp", sender)
-        if "countdown" in options:
-            options["run_in"] = options.pop("countdown")
-        job = app.prepare(name, _by_name(app, name, args, kwargs), **options)
-        return lambda: app.enqueue_prepared([job])
-    function, (args, kwargs) = cast("Callable[..., object]", sender), _copied(args, kwargs)
-    return lambda: function(name, args, kwargs, options)
-
-
-def _by_name(app: DulyApp, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A job's input has names only. Those of positional arguments are known where the task is."""
-    if not args:
-        return kwargs
-    try:
-        task = app.find_task(name)
-    except LookupError:
-        raise InvalidArgument(
-            "args", f"have no names, and task {name} is not defined here to tell them.", "Give them as keywords."
-        ) from None
-    return task.codec.bind(args, kwargs)
-
-
-def _copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    same: dict[int, Any] = {}
-
-    def copied(value: Any, path: str) -> Any:
-        try:
-            return copy.deepcopy(value, same)
-        except Exception as error:
-            raise InvalidArgument(
-                path, f"cannot be copied ({type(error).__name__}).", "Give plain values: ids, texts, numbers, lists."
-            ) from None
-
-    return (
-        tuple(copied(value, f"args[{position}]") for position, value in enumerate(args)),
-        {name: copied(value, name) for name, value in kwargs.items()},
-    )
 
 
 # --- What is registered in which transaction ----------------------------------------------------------------------------
