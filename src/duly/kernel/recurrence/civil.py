@@ -18,10 +18,10 @@ from duly.kernel.recurrence.reading import (
     WEEKDAYS,
     Day,
     TimeOfDay,
+    quoted,
     read_dates,
     read_times,
     read_weekdays,
-    shown,
     write_time,
     write_weekdays,
 )
@@ -185,7 +185,7 @@ class Monthly(_AtTimes):
         given = (self.day,) if isinstance(self.day, int | str) else self.day
         if not isinstance(given, list | tuple) or not 1 <= len(given) <= 100:
             raise InvalidArgument(
-                "day", f"is {shown(self.day)}.", "Give a day of the month, or a list of 1 to 100 of them."
+                "day", f"is {quoted(self.day)}.", "Give a day of the month, or a list of 1 to 100 of them."
             )
         one = len(given) == 1
         days = [_read_month_day(inner, "day" if one else f"day[{place}]") for place, inner in enumerate(given)]
@@ -255,7 +255,7 @@ def _read_month_day(value: object, name: str) -> int | str | tuple[int, tuple[in
                 return n, (number,)
         if words[1] == "weekday":
             return n, _WORKDAYS
-    raise InvalidArgument(name, f"is {shown(value)}.", remedy)
+    raise InvalidArgument(name, f"is {quoted(value)}.", remedy)
 
 
 def _write_month_day(day: int | str | tuple[int, tuple[int, ...]]) -> MonthDay:

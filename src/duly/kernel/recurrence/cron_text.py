@@ -17,7 +17,7 @@ from hashlib import sha256
 from cronsim import CronSim, CronSimError
 
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.recurrence.reading import shown
+from duly.kernel.recurrence.reading import quoted
 
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -76,13 +76,13 @@ def split_expression(expression: object) -> tuple[str, ...]:
     if len(expression) > LONGEST:
         raise _wrong(f"has {len(expression)} characters; at most {LONGEST} are read.")
     if not expression.isascii() or not expression.replace("\t", " ").isprintable():
-        raise _wrong(f"is {shown(expression)}.", "Use plain English letters and digits: mon, not a translation of it.")
+        raise _wrong(f"is {quoted(expression)}.", "Use plain English letters and digits: mon, not a translation of it.")
     text = expression.strip()
     if text.startswith("@"):
         return _nickname(text)
     fields = text.upper().split()
     if "=" in fields[0]:
-        raise _wrong(f"begins with {shown(fields[0])}.", "Say the zone beside the expression: tz='Europe/Paris'.")
+        raise _wrong(f"begins with {quoted(fields[0])}.", "Say the zone beside the expression: tz='Europe/Paris'.")
     if len(fields) == 6:
         raise _wrong(
             "has six fields; five are read: minute, hour, day of the month, month, day of the week.",
@@ -99,10 +99,10 @@ def _nickname(text: str) -> tuple[str, ...]:
     if found is not None:
         return tuple(found.split())
     if text.lower().startswith("@every"):
-        raise _wrong(f"is {shown(text)}, which is no cron expression.", "Use Every('15m').")
+        raise _wrong(f"is {quoted(text)}, which is no cron expression.", "Use Every('15m').")
     if text.lower() == "@reboot":
         raise _wrong("is @reboot, which names no instant.", "Enqueue the job where your program starts.")
-    raise _wrong(f"is {shown(text)}, an unknown nickname.", f"Known are {', '.join(NICKNAMES)}.")
+    raise _wrong(f"is {quoted(text)}, an unknown nickname.", f"Known are {', '.join(NICKNAMES)}.")
 
 
 def needs_name(fields: tuple[str, ...]) -> bool:
@@ -166,7 +166,7 @@ def _check_term(term: str, label: str, low: int, high: int) -> None:
             remedy = f"A step goes from 1 to {span - 1}."
             if label in ("minute", "hour"):
                 remedy += f" For intervals longer than {'an hour' if label == 'minute' else 'a day'} use Every."
-            raise _wrong(f"has the step {shown(term)} for the {label}.", remedy)
+            raise _wrong(f"has the step {quoted(term)} for the {label}.", remedy)
         if term.startswith("L"):
             raise _wrong(f"has {term} for the {label}.", "The last day has no step.")
 
@@ -183,10 +183,12 @@ def _cannot_be_read(fields: list[str], said: str) -> InvalidArgument:
             elif label == "day of the month":
                 if _reads(f"0 0 {text} * *"):
                     months = "no month that it names has such a day."
-                    return _wrong(f"has {shown(text)} for the {label}, and {months}", "L is the last day of any month.")
+                    return _wrong(
+                        f"has {quoted(text)} for the {label}, and {months}", "L is the last day of any month."
+                    )
                 remedy += ", L (the last day) or LW (the last of Monday to Friday)"
-            return _wrong(f"has {shown(text)} for the {label}.", remedy + ".")
-    return _wrong(f"is {shown(' '.join(fields))}, which cannot be read.")
+            return _wrong(f"has {quoted(text)} for the {label}.", remedy + ".")
+    return _wrong(f"is {quoted(' '.join(fields))}, which cannot be read.")
 
 
 def _reads(expression: str) -> bool:

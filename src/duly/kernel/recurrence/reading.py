@@ -34,7 +34,7 @@ _SPAN = re.compile(r"([0-9]{1,9})(s|sec|m|min|h|d|w)\s*")
 T = TypeVar("T")
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value as it is quoted in an error: short, whatever it is."""
     try:
         text = repr(value)
@@ -55,11 +55,11 @@ def read_time(value: object, field: str) -> time:
         return value.replace(fold=0)
     found = _CLOCK.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise InvalidArgument(field, f"is {shown(value)}.", "Write a time of day as HH:MM or HH:MM:SS, such as 18:00.")
+        raise InvalidArgument(field, f"is {quoted(value)}.", "Write a time of day as HH:MM or HH:MM:SS, such as 18:00.")
     hour, minute, second = (int(part or 0) for part in found.groups())
     if hour > 23 or minute > 59 or second > 59:
         raise InvalidArgument(
-            field, f"is {shown(value)}, which no clock shows.", "The day goes from 00:00 to 23:59:59."
+            field, f"is {quoted(value)}, which no clock shows.", "The day goes from 00:00 to 23:59:59."
         )
     return time(hour, minute, second)
 
@@ -83,7 +83,7 @@ def read_weekdays(value: object, field: str) -> tuple[int, ...]:
 def _read_weekday_text(value: object, field: str) -> tuple[int, ...]:
     if not isinstance(value, str):
         remedy = "Write days by their English names, such as mon or mon-fri: numbers mean other days elsewhere."
-        raise InvalidArgument(field, f"is {shown(value)}.", remedy)
+        raise InvalidArgument(field, f"is {quoted(value)}.", remedy)
     days: set[int] = set()
     for part in value.split(",", 8):
         first, dash, last = part.partition("-")
@@ -99,7 +99,7 @@ def _weekday(word: str, field: str, value: str) -> int:
         if lowered in (WEEKDAYS[number], name.lower()):
             return number
     raise InvalidArgument(
-        field, f"is {shown(value)}, in which {shown(word)} is no day of the week.", f"Use {', '.join(WEEKDAYS)}."
+        field, f"is {quoted(value)}, in which {quoted(word)} is no day of the week.", f"Use {', '.join(WEEKDAYS)}."
     )
 
 
@@ -111,14 +111,16 @@ def write_weekdays(days: Iterable[int]) -> list[str]:
 def read_date(value: object, field: str) -> date:
     """A local date within the years that civil time is computed for."""
     if isinstance(value, datetime):
-        raise InvalidArgument(field, f"is {shown(value)}, which has a time.", "Give a date, such as 2026-12-24.")
+        raise InvalidArgument(field, f"is {quoted(value)}, which has a time.", "Give a date, such as 2026-12-24.")
     if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
         try:
             value = date.fromisoformat(value)
         except ValueError:
-            raise InvalidArgument(field, f"is {shown(value)}, which no calendar has.", "Check month and day.") from None
+            raise InvalidArgument(
+                field, f"is {quoted(value)}, which no calendar has.", "Check month and day."
+            ) from None
     if not isinstance(value, date):
-        raise InvalidArgument(field, f"is {shown(value)}.", "Write a date as YYYY-MM-DD, such as 2026-12-24.")
+        raise InvalidArgument(field, f"is {quoted(value)}.", "Write a date as YYYY-MM-DD, such as 2026-12-24.")
     if not FIRST_YEAR <= value.year <= LAST_YEAR:
         raise InvalidArgument(field, f"is {value}; dates from {FIRST_YEAR} to {LAST_YEAR} are known.")
     return value
@@ -135,7 +137,7 @@ def _several(
     if isinstance(value, one):
         return (read(value, field),)
     if not isinstance(value, list | tuple | set | frozenset):
-        raise InvalidArgument(field, f"is {shown(value)}.", f"Give a {noun}, or a list of them.")
+        raise InvalidArgument(field, f"is {quoted(value)}.", f"Give a {noun}, or a list of them.")
     if not value:
         raise InvalidArgument(field, "is empty.", f"Give at least one {noun}.")
     if len(value) > most:
@@ -152,7 +154,7 @@ def read_local(value: object, field: str) -> datetime:
         except ValueError:
             pass
     if not isinstance(value, datetime):
-        raise InvalidArgument(field, f"is {shown(value)}.", "Write a local time such as 2026-03-02T09:00.")
+        raise InvalidArgument(field, f"is {quoted(value)}.", "Write a local time such as 2026-03-02T09:00.")
     if value.tzinfo is not None or value.microsecond:
         remedy = "Give it in whole seconds, as the clock on the wall shows it: without an offset; tz= says which clock."
         raise InvalidArgument(field, f"is {value.isoformat()}.", remedy)
@@ -169,7 +171,7 @@ def read_instant(value: object, field: str) -> datetime:
             pass
     if not isinstance(value, datetime):
         remedy = "Write an instant with its offset, such as 2026-07-27T09:00:00Z."
-        raise InvalidArgument(field, f"is {shown(value)}.", remedy)
+        raise InvalidArgument(field, f"is {quoted(value)}.", remedy)
     instant = in_utc(value, field)
     if not FIRST_YEAR <= instant.year <= LAST_YEAR:
         raise InvalidArgument(field, f"is {instant.isoformat()}; instants from {FIRST_YEAR} to {LAST_YEAR} are known.")
@@ -190,14 +192,14 @@ def read_duration(value: object, field: str) -> timedelta:
         try:
             return timedelta(seconds=value)
         except (OverflowError, ValueError):  # the second for NaN
-            raise InvalidArgument(field, f"is {shown(value)} seconds.", remedy) from None
+            raise InvalidArgument(field, f"is {quoted(value)} seconds.", remedy) from None
     seconds, at = 0, 0
     text = value.strip().lower() if isinstance(value, str) and len(value) <= 100 else ""
     while found := _SPAN.match(text, at):
         seconds, at = seconds + int(found[1]) * _UNITS[found[2]], found.end()
     if not at or at < len(text):
-        raise InvalidArgument(field, f"is {shown(value)}.", remedy)
+        raise InvalidArgument(field, f"is {quoted(value)}.", remedy)
     try:
         return timedelta(seconds=seconds)
     except OverflowError:
-        raise InvalidArgument(field, f"is {shown(value)}, which is too long.", remedy) from None
+        raise InvalidArgument(field, f"is {quoted(value)}, which is too long.", remedy) from None

@@ -41,8 +41,7 @@ from duly.kernel.localtime import (
     zone,
 )
 from duly.kernel.payload import check_name
-from duly.kernel.recurrence.reading import read_duration
-from duly.kernel.recurrence.reading import shown as quoted
+from duly.kernel.recurrence.reading import quoted, read_duration
 from duly.kernel.recurrence.special import special_days
 from duly.kernel.recurrence.words import zone_words
 

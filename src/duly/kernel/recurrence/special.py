@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import LAST_YEAR, Transition, in_utc, resolve, transitions, zone
-from duly.kernel.recurrence.reading import shown, write_time
+from duly.kernel.recurrence.reading import quoted, write_time
 from duly.kernel.recurrence.words import day_words, listed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def special_days(schedule: CivilSchedule, since: datetime, days: int = 366) -> t
     """The special days of a schedule from ``since`` (aware) on, for ``days`` days, in order."""
     start = in_utc(since, "since")
     if not isinstance(days, int) or not 0 < days <= LONGEST_LOOK:
-        raise InvalidArgument("days", f"is {shown(days)}.", f"Give a number of days from 1 to {LONGEST_LOOK}.")
+        raise InvalidArgument("days", f"is {quoted(days)}.", f"Give a number of days from 1 to {LONGEST_LOOK}.")
     if start.year > LAST_YEAR:
         return ()
     changes = transitions(schedule.tz, start, start + timedelta(days))
