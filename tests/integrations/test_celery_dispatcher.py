@@ -101,6 +101,14 @@ def test_a_dispatcher_is_told_from_a_worker_by_its_name(app: Duly, name: str | N
     assert made.name.count(HOLDER) == 1
 
 
+def test_a_worker_cannot_be_called_as_a_dispatcher_is(
+    app: Duly,
+) -> None:  # its jobs would be rescued without an attempt
+    app.task("WORK")(lambda: None)
+    with pytest.raises(InvalidArgument, match="handover:"):
+        app.worker(name=f"{HOLDER}mine")
+
+
 def test_an_executor_is_installed_in_a_celery_application_for_a_duly_application(app: Duly) -> None:
     fleet = Celery("fleet", broker="memory://")
     task = install_executor(fleet, app)

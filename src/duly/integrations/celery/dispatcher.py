@@ -91,8 +91,8 @@ class Dispatcher(Worker):
                 f"is {handover_timeout:g} s.",
                 "Give more than the fleet takes to begin a job that waits, or jobs are taken back that are about to begin.",
             )
-        super().__init__(engine, queues, name)
-        self.name = HOLDER + self.name.removeprefix(HOLDER)
+        super().__init__(engine, queues, None if name is None else name.removeprefix(HOLDER))
+        self.name = HOLDER + self.name
         self.limit, self._most = limit, dict(queues)
         self.handover_timeout = handover_timeout
         self._handover = HandoverStore(self.db)

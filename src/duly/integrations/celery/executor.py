@@ -35,6 +35,7 @@ from duly.jobs.worker import Worker
 from duly.kernel.errors import DatabaseUnavailable, DulyError
 from duly.kernel.events import Level, Listener
 from duly.kernel.outcome import Outcome, OutcomeKind
+from duly.storage.wake import Bell
 
 #: A job of a task that this fleet does not know is due again after so many seconds.
 UNKNOWN_TASK_WAIT = 30.0
@@ -128,8 +129,7 @@ class Executor(Worker):
         that a job may run whose task has no timeout. Raises DatabaseUnavailable when the database does not answer for
         as long as a lease, and ExecutorEnded.
         """
-        asked_at = time.monotonic()
-        taken = self._take_over(ident, token)
+        asked_at, taken = self._take_over(ident, token)
         if isinstance(taken, str):
             return self._refuse(ident, token, taken)
         job = taken.job
@@ -150,13 +150,17 @@ class Executor(Worker):
         self._wait_for(run)
         return run.settlement.event if run.settlement is not None else "lost"
 
-    def _take_over(self, ident: int, token: int) -> Taken | Refusal:
-        """The job, or why it is not ours to run. A database that is away is waited for: nobody else could go on either."""
+    def _take_over(self, ident: int, token: int) -> tuple[float, Taken | Refusal]:
+        """The job, or why it is not ours to run, and the monotonic instant of the question.
+
+        A database that is away is waited for: nobody else could go on either.
+        """
         patience, failures = time.monotonic() + self.terms.seconds, 0
         while True:
             try:
                 self._opened()
-                return self.db.write(
+                asked_at = time.monotonic()
+                return asked_at, self.db.write(
                     lambda c: (
                         self._handover.take_over(c, ident, token, secrets.randbits(62), self.terms.seconds, self.name)
                         or self._handover.why_not(c, ident, token)
@@ -215,6 +219,7 @@ class _House(Housekeeper):
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         self.duties = [duty for duty in self.duties if duty.name == "cancels"]
+        self._bell = Bell()  # changes of gate and queues do not concern it
 
     def say_goodbye(self) -> None:
         """It is on no list."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from duly.jobs.claim import Lane
 from duly.jobs.engine import Engine
+from duly.jobs.handover import HOLDER, never_begun
 from duly.jobs.loops import Loop, Threads
 from duly.jobs.run import Reason, Run
 from duly.kernel.errors import InvalidArgument
@@ -61,6 +62,10 @@ class WorkerState:
         for queue_name, n in queues.items():
             if n < 1:
                 raise InvalidArgument(f"queues[{queue_name}]", f"is {n}; at least 1 is needed.")
+        if never_begun(name):
+            raise InvalidArgument(
+                "name", f"begins with {HOLDER!r}, as only names of dispatchers do.", "Choose another."
+            )
         self.engine = engine
         self.db, self.settings, self.emitter = engine.db, engine.settings, engine.emitter
         self.clock = engine.clock
