@@ -66,6 +66,7 @@ MEANINGS = {
     "outbox_rescued": "Messages were taken over from relays that had stopped renewing their leases.",
     "outbox_stranded": "There are messages for a destination that this relay has no transport for; told once. Another relay may have it.",
     "outbox_pruned": "Sent messages past `keep` were removed, and their keys with them.",
+    "postcommit": "A task that was registered for after a commit: `result` is `enqueued`, `rolled_back` or `skipped` (it could not be sent).",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }
 

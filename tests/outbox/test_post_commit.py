@@ -486,7 +486,7 @@ def test_a_send_that_fails_harms_neither_the_commit_nor_the_next_ones(shop: Shop
     assert (shop.sent, shop.orders()) == ([1, 3, 4], [1, 2, 3, 4])
     assert shop.told == {"enqueued": 3, "skipped": 1}
     [skipped] = [e for e in shop.events if e.facts["result"] == "skipped"]
-    assert (skipped.level, skipped.facts["error"]) == ("error", "ConnectionError: no broker")
+    assert (skipped.level, skipped.facts["error"]) == ("error", "ConnectionError")
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
