@@ -18,6 +18,7 @@ from duly.outbox.message import Message, Status
 from duly.outbox.relay import Relay, Report
 from duly.testing import ManualClock
 from outbox.hands import AT_ONCE, Ear, Hold, Recorder, change, pending, publish, statuses
+from servers import PostgresServer
 
 
 def failing(*payloads: Any, error: Callable[[], BaseException] = lambda: OSError("no")) -> Callable[[Message], None]:
@@ -351,6 +352,7 @@ def test_a_slow_send_keeps_its_lease(db_url: str) -> None:
         assert box.relay().run_once() == Report()
         hold.release()
         wait_until(lambda: statuses(box) == {1: "sent"})
+    assert box.find()[0].attempts == 1  # it was never taken over
     app.close()
 
 
@@ -526,6 +528,46 @@ def test_a_stopping_relay_finishes_what_is_on_its_way_and_gives_the_rest_back(
     assert reports[0].sent == 1
 
 
+def test_a_stopping_relay_ends_a_line_behind_its_present_message(
+    live: Callable[..., Outbox], recorder: Recorder
+) -> None:
+    hold = recorder.then = Hold()
+    box = live()
+    with Session(box.db.session_engine) as session, session.begin():
+        box.publish_many(session, "t:x", range(5), ordering_key="o")
+    relay = box.relay()
+    thread = threading.Thread(target=relay.run)
+    thread.start()
+    hold.wait()
+    relay.stop()
+    wait_until(relay._lanes.stopping.is_set)
+    hold.release()
+    thread.join(30)
+    assert recorder.payloads == [0]
+    assert {m.payload: (str(m.status), m.attempts) for m in box.find()} == {
+        0: ("sent", 1),
+        **dict.fromkeys(range(1, 5), ("pending", 0)),
+    }
+
+
+def test_a_cycle_sends_no_more_at_once_than_is_allowed(make: Callable[..., Outbox], recorder: Recorder) -> None:
+    box, most, now, lock = make(per_destination=2), list[int](), list[int](), threading.Lock()
+
+    def count(message: Message) -> None:
+        with lock:
+            now.append(message.payload)
+            most.append(len(now))
+        time.sleep(0.005)
+        with lock:
+            now.remove(message.payload)
+
+    recorder.then = count
+    with Session(box.db.session_engine) as session, session.begin():
+        box.publish_many(session, "t:x", range(20))
+    assert box.relay().run_once().sent == 20
+    assert max(most) == 2
+
+
 def test_a_second_stop_does_not_wait(live: Callable[..., Outbox], recorder: Recorder) -> None:
     hold = recorder.then = Hold()
     box = live(grace=3600)
@@ -592,3 +634,26 @@ def test_a_transport_that_fails_a_thousand_times_does_not_starve_the_others(
     for _ in range(3):
         relay.run_once()
     assert recorder.payloads == ["good"]
+
+
+def test_what_was_sent_while_the_database_was_away_is_marked_when_it_is_back(own_postgres: PostgresServer) -> None:
+    app, hold = Duly(own_postgres.url), Hold()
+    ear, recorder = Ear(app), Recorder(hold)
+    box = Outbox(app, transports={"t": recorder}, per_destination=3)
+    with Session(app.db.session_engine) as session, session.begin():
+        box.publish_many(session, "t:x", range(6))
+        box.publish_many(session, "t:x", ["a", "b", "c"], ordering_key="o")
+    relay = box.relay()
+    with running(relay):
+        for _ in range(3):
+            hold.wait()
+        own_postgres.stop()
+        hold.release()
+        wait_until(lambda: len(recorder.sent) >= 3)
+        wait_until(lambda: not relay.ready)
+        own_postgres.start()
+        wait_until(lambda: len(recorder.sent) == 9)
+        wait_until(lambda: ear.named("loop_recovered") and box.status().drained)
+    assert len({m.message_id for m in recorder.sent}) == 9  # nothing was sent twice: the leases had not lapsed
+    assert [p for p in recorder.payloads if isinstance(p, str)] == ["a", "b", "c"]
+    app.close()

@@ -95,6 +95,8 @@ class Relay:
         self._looker = Looker(self.store, self._room, self._mine)
         self._done: Sink = queue.SimpleQueue()
         self._unwritten: list[Done] = []
+        #: Marking and renewing touch the same rows; at the same moment, in different orders, they could deadlock.
+        self._own_rows = threading.Lock()
         #: Put here, not set: a signal may come while the main thread is inside the lock of an event.
         self._wishes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._dice = random.Random()  # noqa: S311
@@ -357,7 +359,8 @@ class Relay:
             self._record(connection, [(done.message, done.settlement) for done in parked])
             return held
 
-        held = self.db.write(write)
+        with self._own_rows:
+            held = self.db.write(write)
         self._lanes.forget(batch)
         mine = [done for done in batch if done.message.id in held]
         for done in mine:
@@ -422,7 +425,8 @@ class Relay:
         held, asked_at = self._lanes.held(), time.monotonic()
         for start in range(0, len(held), 1000):
             part = held[start : start + 1000]
-            answer = self.db.write(lambda c, part=part: self.store.renew(c, part, self.terms.seconds, now))  # type: ignore[misc]
+            with self._own_rows:
+                answer = self.db.write(lambda c, part=part: self.store.renew(c, part, self.terms.seconds, now))  # type: ignore[misc]
             self._lanes.renewed(part, answer, asked_at)
 
     def _rescue(self, now: datetime | None = None) -> int:

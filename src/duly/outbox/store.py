@@ -17,32 +17,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, Table, bindparam, text
+from sqlalchemy import Connection, Row, Table
 
 from duly.outbox.message import Message, NewMessage, Status
 from duly.outbox.plan import CHAIN, Link, OnParked, Settlement, leading, unbroken
+from duly.outbox.statements import CHANNEL, HOPS, Statements
 from duly.storage.database import Database
-from duly.storage.rows import at, encode, plus_seconds, relation
-from duly.storage.types import Id, Instant, Json
+from duly.storage.rows import encode
 
-#: The channel on which publishing transactions of PostgreSQL say that there is something to send.
-CHANNEL = "duly_outbox"
-#: Destinations and ordering keys looked at in one statement.
-HOPS = 200
-
-_NEW = {
-    "n": "int", "message_id": "text", "tenant": "text", "destination": "text", "payload": "text", "headers": "text", "key": "text",
-    "ordering_key": "text", "run_at": "timestamptz", "delay": "float8",
-}  # fmt: skip
-_SETTLED = {"ident": "bigint", "token": "bigint", "status": "text", "wait": "float8", "uncount": "int", "error": "text"}
-_HELD = {"ident": "bigint", "token": "bigint"}
-#: What a claim reads of a message.
-_TAKEN = """id, message_id, tenant, destination, CAST(payload AS text) AS payload, CAST(headers AS text) AS headers, key, ordering_key,
-            attempts, created_at, due_at, lease_until, lease_token"""
-_TYPES: dict[str, Any] = {
-    "id": Id, "payload": Json(), "headers": Json(), "created_at": Instant, "due_at": Instant, "lease_until": Instant, "sent_at": Instant,
-    "parked_at": Instant, "error": Json(),
-}  # fmt: skip
+__all__ = ["CHANNEL", "HOPS", "Lapsed", "OutboxStore", "Waiting"]
 
 
 class Waiting(NamedTuple):
@@ -68,117 +51,8 @@ class OutboxStore:
 
     def __init__(self, db: Database, table: Table, on_parked: OnParked = "hold") -> None:
         self.db, self.table, self.on_parked = db, table, on_parked
-        self.sqlite = s = db.is_sqlite
-        self.name = name = db.engine.dialect.identifier_preparer.format_table(table)
-        now = at(s)
-        as_json = "" if s else "::json"
-        ready = "o.status = 'pending' AND o.ordering_key IS NULL"
-        # both terms: SQLite uses a partial index only where its condition stands word for word
-        unsent = "o.ordering_key IS NOT NULL AND o.status <> 'sent'" + (
-            " AND o.status = 'pending'" if on_parked == "skip" else ""
-        )
-        until = f"(o.due_at - {now}) / 1000000.0" if s else f"CAST(extract(epoch FROM o.due_at - {now}) AS float8)"
-        free = "o.lease_token IS NULL"
-        due = f"o.due_at <= {now}"
-        # SQLite's parser needs a WHERE between SELECT … FROM and ON CONFLICT
-        ring = "" if s else f", CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', '') END"
-        self._publish = self._text(f"""
-            INSERT INTO {name} (message_id, tenant, destination, payload, headers, key, ordering_key, status, attempts, created_at, due_at)
-            SELECT r.message_id, r.tenant, r.destination, r.payload{as_json}, r.headers{as_json}, r.key, r.ordering_key, 'pending', 0, {now},
-                   coalesce(r.run_at, {plus_seconds(s, now, "coalesce(r.delay, 0)")})
-              FROM {relation(s, _NEW)} WHERE true ORDER BY r.n
-                ON CONFLICT (tenant, destination, key) WHERE key IS NOT NULL DO NOTHING
-         RETURNING message_id{ring}""")
-        self._line_up = text(f"""
-            SELECT pg_advisory_xact_lock(line) FROM (
-                SELECT DISTINCT hashtextextended(r.destination || chr(31) || r.ordering_key, hashtext('{name}')) AS line
-                  FROM {relation(s, {"destination": "text", "ordering_key": "text"})} WHERE r.ordering_key IS NOT NULL ORDER BY line) AS lines""")
-        self._owners = text(f"""
-            SELECT o.tenant, o.destination, o.key, o.message_id FROM {relation(s, {"tenant": "text", "destination": "text", "key": "text"})}
-              JOIN {name} o ON o.tenant = r.tenant AND o.destination = r.destination AND o.key = r.key AND o.key IS NOT NULL""")
-
-        def hop(condition: str) -> str:
-            return f"""
-            WITH RECURSIVE d(name, n) AS (
-                SELECT (SELECT o.destination FROM {name} o WHERE {condition} AND o.destination > :after ORDER BY o.destination LIMIT 1), 1
-                 UNION ALL
-                SELECT (SELECT o.destination FROM {name} o WHERE {condition} AND o.destination > d.name ORDER BY o.destination LIMIT 1), d.n + 1
-                  FROM d WHERE d.name IS NOT NULL AND d.n < {HOPS})"""
-
-        self._destinations = self._text(f"""{hop(ready)}
-            SELECT d.name, (SELECT {until} FROM {name} o WHERE {ready} AND o.destination = d.name AND {free}
-                             ORDER BY o.due_at, o.id LIMIT 1) AS wait
-              FROM d WHERE d.name IS NOT NULL ORDER BY d.n""")
-        self._ordered = text(f"{hop(unsent)} SELECT d.name FROM d WHERE d.name IS NOT NULL ORDER BY d.n")
-        first = (
-            f"FROM {name} o WHERE {unsent} AND o.destination = k.name AND o.ordering_key = k.key ORDER BY o.id LIMIT 1"
-        )
-        step = f"SELECT o.ordering_key FROM {name} o WHERE {unsent} AND o.destination"
-        self._heads = self._text(f"""
-            WITH RECURSIVE k(name, key, n) AS (
-                SELECT r.name, ({step} = r.name AND o.ordering_key > r.after ORDER BY o.ordering_key LIMIT 1), 1
-                  FROM {relation(s, {"name": "text", "after": "text"})}
-                 UNION ALL
-                SELECT k.name, ({step} = k.name AND o.ordering_key > k.key ORDER BY o.ordering_key LIMIT 1), k.n + 1
-                  FROM k WHERE k.key IS NOT NULL AND k.n < {HOPS})
-            SELECT k.name, k.key, (SELECT o.id {first}) AS id,
-                   (SELECT CASE WHEN o.status = 'pending' AND {free} THEN {until} END {first}) AS wait
-              FROM k WHERE k.key IS NOT NULL ORDER BY k.name, k.n""")
-        some = "IN (SELECT value FROM json_each(:ids))" if s else "= ANY(CAST(:ids AS bigint[]))"
-        self._lock_heads = self._text(f"""
-            SELECT h.id, h.destination, h.ordering_key FROM {name} h
-             WHERE h.id {some} AND h.status = 'pending' AND h.lease_token IS NULL AND h.due_at <= {now}
-               AND NOT EXISTS (SELECT 1 FROM {name} o WHERE {unsent} AND o.destination = h.destination AND o.ordering_key = h.ordering_key AND o.id < h.id)
-             ORDER BY h.id{"" if s else " FOR UPDATE OF h SKIP LOCKED"}""")
-        self._line = self._text(f"""
-            SELECT o.id, o.status, {free} AS free, {due} AS due FROM {name} o
-             WHERE {unsent} AND o.destination = :destination AND o.ordering_key = :key AND o.id >= :head ORDER BY o.id LIMIT :n""")
-        self._take = self._taking(f"""
-            UPDATE {name} AS m SET attempts = m.attempts + 1, relay = :relay, lease_token = :token + m.id,
-                   lease_until = {plus_seconds(s, now, ":lease")}
-             WHERE m.id {some} AND m.status = 'pending' AND m.lease_token IS NULL
-         RETURNING {_TAKEN}""")
-        picked = f"SELECT o.id, o.due_at FROM {name} o WHERE {ready} AND {free} AND {due} AND o.destination = "
-        self._pick = self._text(f"{picked} :destination ORDER BY o.due_at, o.id LIMIT :room")
-        self._claim = self._taking(f"""
-            UPDATE {name} AS m SET attempts = m.attempts + 1, relay = :relay, lease_token = :token + m.id,
-                   lease_until = {plus_seconds(s, now, ":lease")}
-             WHERE m.id = ANY(ARRAY(
-                SELECT p.id FROM unnest(CAST(:names AS text[]), CAST(:rooms AS int[])) AS q(name, room)
-                 CROSS JOIN LATERAL ({picked} q.name ORDER BY o.due_at, o.id LIMIT q.room FOR UPDATE SKIP LOCKED) AS p
-                 ORDER BY p.due_at, p.id LIMIT :total))
-         RETURNING {_TAKEN}""")
-        mine = "m.id = r.ident AND m.lease_token = r.token AND m.status = 'pending'"
-        self._settle = self._text(f"""
-            UPDATE {name} AS m SET status = r.status, attempts = m.attempts - r.uncount, lease_token = NULL, lease_until = NULL,
-                   due_at = CASE WHEN r.wait IS NULL THEN m.due_at ELSE {plus_seconds(s, now, "r.wait")} END,
-                   sent_at = CASE WHEN r.status = 'sent' THEN {now} END, parked_at = CASE WHEN r.status = 'parked' THEN {now} END,
-                   error = coalesce(r.error{as_json}, m.error)
-              FROM {relation(s, _SETTLED)} WHERE {mine} RETURNING id""")
-        self._renew = self._text(f"""
-            UPDATE {name} AS m SET lease_until = {plus_seconds(s, now, ":lease")} FROM {relation(s, _HELD)} WHERE {mine} RETURNING id""")
-        self._lapsed = self._taking(f"""
-            SELECT {_TAKEN}, relay FROM {name} m WHERE m.lease_token IS NOT NULL AND m.lease_until <= {now}
-             ORDER BY m.lease_until LIMIT 500{"" if s else " FOR UPDATE SKIP LOCKED"}""")
-        self._redrive = self._text(f"""
-            UPDATE {name} AS m SET status = 'pending', attempts = 0, due_at = {now}, sent_at = NULL, parked_at = NULL
-             WHERE m.id {some} AND m.status IN ('parked', 'sent') RETURNING id, tenant""")
-        self._park = self._text(f"""
-            UPDATE {name} AS m SET status = 'parked', parked_at = {now}, lease_token = NULL, lease_until = NULL, error = CAST(:error AS {"text" if s else "json"})
-             WHERE m.id {some} AND m.status = 'pending' RETURNING id, tenant, destination""")
-        old = f"""SELECT o.id FROM {name} o WHERE o.status = 'sent' AND o.sent_at <= {plus_seconds(s, now, "-CAST(:older AS float8)")}
-                   ORDER BY o.sent_at LIMIT :n"""
-        chosen = f"IN ({old})" if s else f"= ANY(ARRAY({old} FOR UPDATE SKIP LOCKED))"
-        self._prune = self._text(f"DELETE FROM {name} WHERE id {chosen}")
-
-    def _text(self, sql: str) -> Any:
-        statement = text(sql)
-        return statement.bindparams(bindparam("now", type_=Instant)) if self.sqlite and ":now" in sql else statement
-
-    def _taking(self, sql: str) -> Any:
-        return self._text(sql).columns(
-            **{n: t for n, t in _TYPES.items() if n not in ("sent_at", "parked_at", "error")}
-        )
+        self.sqlite = db.is_sqlite
+        self.sql = Statements(db.engine.dialect.identifier_preparer.format_table(table), self.sqlite, on_parked)
 
     def _at(self, now: datetime | None) -> datetime | None:
         """The instant for a statement: the given one, else as the database's rule has it."""
@@ -194,7 +68,7 @@ class OutboxStore:
         """
         rows = encode(self.sqlite, (_row(n, message) for n, message in enumerate(new)))
         if not self.sqlite and any(m.ordering_key is not None for m in new):
-            connection.execute(self._line_up, {"rows": rows})
+            connection.execute(self.sql.line_up, {"rows": rows})
         parameters: dict[str, Any] = {"rows": rows, "now": self.db.stamp()}
         if not self.sqlite:
             parameters["notify"] = notify
@@ -202,11 +76,11 @@ class OutboxStore:
         owners: dict[tuple[str, str, str], str] = {}
         left = list(new)
         while left:
-            made.update(row[0] for row in connection.execute(self._publish, parameters))
+            made.update(row[0] for row in connection.execute(self.sql.publish, parameters))
             left = [m for m in left if m.message_id not in made]
             if left:
                 asked = ({"tenant": m.tenant, "destination": m.destination, "key": m.key} for m in left)
-                found = connection.execute(self._owners, {"rows": encode(self.sqlite, asked)})
+                found = connection.execute(self.sql.owners, {"rows": encode(self.sqlite, asked)})
                 owners |= {(tenant, destination, key): ident for tenant, destination, key, ident in found}
             # a key whose message was pruned between the two statements is free after all
             left = [m for m in left if _place(m) not in owners]
@@ -217,17 +91,17 @@ class OutboxStore:
 
     def waiting(self, connection: Connection, after: str, now: datetime | None = None) -> list[Waiting]:
         """Destinations behind ``after`` with messages that have no ordering key, at most ``HOPS``."""
-        rows = connection.execute(self._destinations, {"after": after, "now": self._at(now)})
+        rows = connection.execute(self.sql.destinations, {"after": after, "now": self._at(now)})
         return [Waiting(name, None if wait is None else float(wait)) for name, wait in rows]
 
     def lines(self, connection: Connection, after: str) -> list[str]:
         """Destinations behind ``after`` with ordered messages that are not sent, at most ``HOPS``."""
-        return list(connection.execute(self._ordered, {"after": after}).scalars())
+        return list(connection.execute(self.sql.ordered, {"after": after}).scalars())
 
     def heads(self, connection: Connection, after: Mapping[str, str], now: datetime | None = None) -> list[Waiting]:
         """The first message of each ordering key behind ``after[destination]``, at most ``HOPS`` of each destination."""
         rows = encode(self.sqlite, ({"name": name, "after": key} for name, key in after.items()))
-        answer = connection.execute(self._heads, {"rows": rows, "now": self._at(now)})
+        answer = connection.execute(self.sql.heads, {"rows": rows, "now": self._at(now)})
         return [Waiting(name, None if wait is None else float(wait), key, ident) for name, key, ident, wait in answer]
 
     # ------------------------------------------------------------------ claim
@@ -240,7 +114,7 @@ class OutboxStore:
         at = self._at(now)
         planned: list[list[int]] = []
         each, left = min(CHAIN, max(1, total // max(1, len(heads)))), total
-        for row in connection.execute(self._lock_heads, {"ids": self._ids(heads), "now": at}).all():
+        for row in connection.execute(self.sql.lock_heads, {"ids": self._ids(heads), "now": at}).all():
             facts = {
                 "destination": row.destination,
                 "key": row.ordering_key,
@@ -248,7 +122,7 @@ class OutboxStore:
                 "n": min(each, left),
                 "now": at,
             }
-            line = connection.execute(self._line, facts)
+            line = connection.execute(self.sql.line, facts)
             planned.append(leading((Link(i, s, bool(free), bool(due)) for i, s, free, due in line), self.on_parked))
             left -= len(planned[-1])
             if left <= 0:
@@ -257,7 +131,7 @@ class OutboxStore:
         if not wanted:
             return []
         asked = {"ids": self._ids(wanted), "token": token, "lease": lease, "relay": relay, "now": at}
-        taken = {m.id: m for m in map(_message, connection.execute(self._take, asked))}
+        taken = {m.id: m for m in map(_message, connection.execute(self.sql.take, asked))}
         out: list[Message] = []
         for line_ids in planned:
             to_send, back = unbroken(line_ids, set(taken))
@@ -277,13 +151,13 @@ class OutboxStore:
         if self.sqlite:
             picked: list[tuple[Any, int]] = []
             for name, room in rooms.items():
-                rows = connection.execute(self._pick, {"destination": name, "room": room, "now": at})
+                rows = connection.execute(self.sql.pick, {"destination": name, "room": room, "now": at})
                 picked += [(due_at, ident) for ident, due_at in rows]
             facts["ids"] = self._ids([ident for _, ident in sorted(picked)[:total]])
-            taken = connection.execute(self._take, facts).all() if picked else []
+            taken = connection.execute(self.sql.take, facts).all() if picked else []
         else:
             facts |= {"names": list(rooms), "rooms": list(rooms.values()), "total": total}
-            taken = connection.execute(self._claim, facts).all()
+            taken = connection.execute(self.sql.claim, facts).all()
         return sorted(map(_message, taken), key=lambda m: (m.due_at, m.id))
 
     # ------------------------------------------------------------------ settle
@@ -297,18 +171,18 @@ class OutboxStore:
             }
             for s in batch
         ))  # fmt: skip
-        return set(connection.execute(self._settle, {"rows": rows, "now": self._at(now)}).scalars())
+        return set(connection.execute(self.sql.settle, {"rows": rows, "now": self._at(now)}).scalars())
 
     def renew(
         self, connection: Connection, held: Iterable[tuple[int, int]], lease: float, now: datetime | None = None
     ) -> set[int]:
         """Renew leases given as (id, token). Returns the ids of those still held."""
         rows = encode(self.sqlite, ({"ident": ident, "token": token} for ident, token in held))
-        return set(connection.execute(self._renew, {"rows": rows, "lease": lease, "now": self._at(now)}).scalars())
+        return set(connection.execute(self.sql.renew, {"rows": rows, "lease": lease, "now": self._at(now)}).scalars())
 
     def lapsed(self, connection: Connection, now: datetime | None = None) -> list[Lapsed]:
         """Messages whose lease has lapsed, locked until this transaction ends."""
-        rows = connection.execute(self._lapsed, {"now": self._at(now)}).all()
+        rows = connection.execute(self.sql.lapsed, {"now": self._at(now)}).all()
         each: dict[str, int] = {}
         for row in rows:
             each[row.relay] = each.get(row.relay, 0) + 1
@@ -318,19 +192,19 @@ class OutboxStore:
 
     def redrive(self, connection: Connection, ids: Sequence[int]) -> list[tuple[int, str]]:
         """Have parked and sent messages sent again, attempts from 0. Returns (id, tenant) of those that were."""
-        rows = connection.execute(self._redrive, {"ids": self._ids(ids), "now": self.db.stamp()})
+        rows = connection.execute(self.sql.redrive, {"ids": self._ids(ids), "now": self.db.stamp()})
         return [(ident, tenant) for ident, tenant in rows]
 
     def park(self, connection: Connection, ids: Sequence[int], error: Any) -> list[tuple[int, str, str]]:
         """Put pending messages aside, also one that is being sent. Returns (id, tenant, destination) of those that were."""
         parameters = {"ids": self._ids(ids), "error": orjson.dumps(error).decode(), "now": self.db.stamp()}
         return [
-            (ident, tenant, destination) for ident, tenant, destination in connection.execute(self._park, parameters)
+            (ident, tenant, destination) for ident, tenant, destination in connection.execute(self.sql.park, parameters)
         ]
 
     def prune(self, connection: Connection, older: float, limit: int) -> int:
         """Remove up to ``limit`` messages that were sent more than ``older`` seconds ago, their keys with them."""
-        return connection.execute(self._prune, {"older": older, "n": limit, "now": self.db.stamp()}).rowcount
+        return connection.execute(self.sql.prune, {"older": older, "n": limit, "now": self.db.stamp()}).rowcount
 
     def _ids(self, ids: Sequence[int]) -> Any:
         return orjson.dumps(list(ids)).decode() if self.sqlite else list(ids)
