@@ -248,7 +248,7 @@ def _why_not(tz: str) -> tuple[str, str]:
         return f"is {shown}, an offset, and no zone: it does not know when clocks change.", remedy
     if "," in tz or _POSIX.fullmatch(tz):
         return f"is {shown}, which looks like a POSIX rule and is no IANA time zone.", _EXAMPLE
-    known = zoneinfo.available_timezones()
+    known = zoneinfo.available_timezones() - {"localtime"}
     asked = tz[:64].strip().replace(" ", "_").lower()
     near = sorted(name for name in known if asked in (name.lower(), name.lower().split("/")[-1]))
     near = near[-1:] or get_close_matches(tz[:64].strip(), known, 1, 0.75)

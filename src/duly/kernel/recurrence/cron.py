@@ -143,13 +143,13 @@ class Cron(DatesAndTimes):
     def follows_elapsed_time(self) -> bool:
         return self._meaning().elapsed
 
-    def _next(self, after: datetime) -> datetime | None:
+    def _first_from(self, local: datetime) -> datetime | None:
         self._meaning()
-        return CivilSchedule._next(self, after)
+        return DatesAndTimes._first_from(self, local)
 
-    def _previous(self, before: datetime) -> datetime | None:
+    def _last_before(self, local: datetime) -> datetime | None:
         self._meaning()
-        return CivilSchedule._previous(self, before)
+        return DatesAndTimes._last_before(self, local)
 
     def _meaning(self) -> CronFields:
         if self._fields is None:
@@ -163,8 +163,13 @@ class Cron(DatesAndTimes):
     def to_json(self) -> dict[str, Any]:
         return {"kind": "cron", "expression": self.expression} | self._options()
 
+    def describe(self, locale: str = "en", *, since: datetime | None = None, days: int = 366) -> str:
+        return CivilSchedule.describe(self, locale, since=since if self._fields else None, days=days)
+
     def _words(self) -> str:
-        text = explain(self._meaning().text)
+        if self._fields is None:
+            return f"by {self.expression}, hashed by a name"
+        text = explain(self._fields.text)
         # cronsim writes every ordinal from the tenth on with th
         text = re.sub(r"\b([0-9]+)th\b", lambda found: ordinal(int(found[1])), text)
         return text[0].lower() + text[1:]

@@ -45,6 +45,13 @@ FIELDS = {
 _ANY = datetime(2000, 1, 1)  # noqa: DTZ001
 
 _HASHED = re.compile(r"H(?:\(([0-9]{1,2})-([0-9]{1,2})\))?(?:/([0-9]{1,3}))?")
+_ONE_VALUE = re.compile(r"(\w{1,9})-(\w{1,9})/\w+")
+_NAMES = {name: number for number, name in enumerate(["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"])} | {
+    name: number
+    for number, name in enumerate(
+        ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"], start=1
+    )
+}
 _STEP = re.compile(r"/([0-9]+)$")
 
 
@@ -114,10 +121,7 @@ def parse(fields: tuple[str, ...], name: str | None) -> CronFields:
     """What five fields mean; ``name`` is hashed for ``H``."""
     plain = []
     for text, (label, (low, high, _)) in zip(fields, FIELDS.items(), strict=True):
-        terms = [_unhashed(term, label, name) for term in text.split(",")]
-        for term in terms:
-            _check_term(term, label, low, high)
-        plain.append(",".join(terms))
+        plain.append(",".join(_plain(term, label, low, high, name) for term in text.split(",")))
     expression = " ".join(plain)
     try:
         sets = CronSim(expression, _ANY)
@@ -135,12 +139,25 @@ def parse(fields: tuple[str, ...], name: str | None) -> CronFields:
     )
 
 
-def _unhashed(term: str, label: str, name: str | None) -> str:
-    """A term of a field with ``H`` replaced by what it hashes to."""
-    found = _HASHED.fullmatch(term)
-    if found is None:
-        return term
-    low, high, last = FIELDS[label]
+def _plain(term: str, label: str, low: int, high: int, name: str | None) -> str:
+    """A term of a field as ``cronsim`` is to read it: without a hash, and checked."""
+    hashed = _HASHED.fullmatch(term)
+    if hashed is None:
+        _check_term(term, label, low, high)
+    else:
+        term = _unhashed(hashed, label, name)
+    # Stepping through one value gives that value. cronsim takes it for n/step, which goes on to the end of the field.
+    one = _ONE_VALUE.fullmatch(term)
+    return one[1] if one and _number(one[1]) == _number(one[2]) else term
+
+
+def _number(word: str) -> int | str:
+    return _NAMES.get(word, word) if not word.isdigit() else int(word)
+
+
+def _unhashed(found: re.Match[str], label: str, name: str | None) -> str:
+    """What a hashed term is for a name."""
+    term, (low, high, last) = found[0], FIELDS[label]
     if found[1] is not None:
         first, last = int(found[1]), int(found[2])
         if not low <= first <= last <= high:

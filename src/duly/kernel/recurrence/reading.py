@@ -29,7 +29,7 @@ _SHOWN = 60
 
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"([0-9]{1,9})(s|sec|m|min|h|d|w)\s*")
+_SPAN = re.compile(r"([0-9]{1,9})(sec|s|min|m|h|d|w)\s*")
 
 T = TypeVar("T")
 
