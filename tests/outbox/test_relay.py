@@ -276,6 +276,23 @@ def test_a_line_put_aside_in_the_middle_ends_there(box: Outbox, recorder: Record
     assert statuses(box) == {0: "sent", 1: "sent", 2: "parked", 3: "pending"}
 
 
+def test_what_was_a_head_at_the_look_and_is_none_any_more_is_not_taken(
+    make: Callable[..., Outbox], recorder: Recorder
+) -> None:
+    """Between the look and the claim an operator has the message before it sent again."""
+    box = make(batch=1)
+    first = [publish(box, "t:x", n, ordering_key="o") for n in range(2)][0]
+    relay = box.relay()
+    relay.run_once()
+    look = box.db.read(relay._looker.look)
+    assert [box.get(ident).payload for ident in look.heads["t:x"]] == [1]
+    box.redrive(first, force=True)
+    assert box.db.write(lambda c: relay._take(c, look, None)) == []
+    for _ in range(2):
+        relay.run_once()
+    assert recorder.payloads == [0, 0, 1]
+
+
 def test_with_more_keys_than_are_looked_at_every_key_has_its_turn(
     make: Callable[..., Outbox], recorder: Recorder
 ) -> None:
