@@ -32,6 +32,8 @@ NICKNAMES = {
 #: No expression that means something is longer.
 LONGEST = 1_000
 
+_FORM = "Write five fields, such as 30 2 * * *, or a nickname such as @daily."
+
 #: The fields in order, with their ranges, and the last value that a hash chooses: every month has a 28th.
 FIELDS = {
     "minute": (0, 59, 59),
@@ -77,11 +79,11 @@ class CronFields:
 def split_expression(expression: object) -> tuple[str, ...]:
     """The five fields of an expression, nicknames resolved, in capitals. Raises InvalidArgument with a remedy."""
     if not isinstance(expression, str):
-        raise _wrong(f"is of type {type(expression).__name__}; it must be a text.")
+        raise _wrong(f"is of type {type(expression).__name__}; it must be a text.", _FORM)
     if not expression.strip():
-        raise _wrong("is empty.", "Write five fields, such as 30 2 * * *, or a nickname such as @daily.")
+        raise _wrong("is empty.", _FORM)
     if len(expression) > LONGEST:
-        raise _wrong(f"has {len(expression)} characters; at most {LONGEST} are read.")
+        raise _wrong(f"has {len(expression)} characters; at most {LONGEST} are read.", _FORM)
     if not expression.isascii() or not expression.replace("\t", " ").isprintable():
         raise _wrong(f"is {quoted(expression)}.", "Use plain English letters and digits: mon, not a translation of it.")
     text = expression.strip()
@@ -97,7 +99,7 @@ def split_expression(expression: object) -> tuple[str, ...]:
         )
     if len(fields) != 5:
         count = f"{len(fields)} field{'' if len(fields) == 1 else 's'}"
-        raise _wrong(f"has {count}; five are needed: minute, hour, day of the month, month, day of the week.")
+        raise _wrong(f"has {count}; five are needed: minute, hour, day of the month, month, day of the week.", _FORM)
     return tuple(fields)
 
 

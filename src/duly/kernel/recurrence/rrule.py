@@ -59,9 +59,9 @@ class _Rule:
 
     def last_before(self, local: datetime) -> datetime | None:
         """The last match before ``local``."""
-        local = min(local, self.end + TICK)
-        if local <= self._start:
+        if self.end < self._start or local <= self._start:
             return None
+        local = min(local, self.end + TICK)
         interval, number = self._parts.interval, self._number(local.date())
         number -= (number - self._origin) % interval
         for period in range(number, self._origin - 1, -interval):
@@ -71,7 +71,8 @@ class _Rule:
         return None
 
     def _last_counted(self, count: int) -> datetime:
-        """The match with the number ``count``; the end of the years known, if there are fewer."""
+        """The match with the number ``count``; the end of the years known, if there are fewer, and no time if there is none."""
+        wanted = count
         for period in range(self._origin, self._number(LAST_DATE) + 1, self._parts.interval):
             dates = self._dates(period)
             if self._parts.positions:
@@ -87,7 +88,7 @@ class _Rule:
             if count <= here:
                 return self._match(dates, before + count - 1)
             count -= here
-        return datetime.combine(LAST_DATE, time.max)
+        return datetime.min if count == wanted else datetime.combine(LAST_DATE, time.max)
 
     # --- One period -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from duly.kernel.recurrence.reading import quoted
 Frequency: TypeAlias = Literal["DAILY", "WEEKLY", "MONTHLY", "YEARLY"]
 
 LONGEST = 2_000
+_FORM = "Write one rule, such as FREQ=WEEKLY;BYDAY=MO. DTSTART is start=."
 MOST_INTERVAL, MOST_COUNT = 10_000, 10_000
 
 #: Days of the week as RFC 5545 writes them; 0 is Monday.
@@ -66,12 +67,12 @@ class RuleParts:
 def parse_rule(rule: object) -> RuleParts:
     """What a rule says. Raises InvalidArgument for the field ``rule``."""
     if not isinstance(rule, str):
-        raise _wrong(f"is of type {type(rule).__name__}; it must be a text.")
+        raise _wrong(f"is of type {type(rule).__name__}; it must be a text.", _FORM)
     if len(rule) > LONGEST:
-        raise _wrong(f"has {len(rule)} characters; at most {LONGEST} are read.")
+        raise _wrong(f"has {len(rule)} characters; at most {LONGEST} are read.", _FORM)
     text = rule.strip().upper().removeprefix("RRULE:")
     if not text or not rule.isascii() or "\n" in text or "\r" in text:
-        raise _wrong(f"is {quoted(rule)}.", "Write one rule, such as FREQ=WEEKLY;BYDAY=MO. DTSTART is start=.")
+        raise _wrong(f"is {quoted(rule)}.", _FORM)
     parts: dict[str, str] = {}
     for part in text.rstrip(";").split(";"):
         name, equals, value = part.partition("=")
@@ -180,7 +181,13 @@ def _check_together(rule: RuleParts) -> None:
         raise _wrong("counts days of the week (such as 2TU) where it names no month or year to count in.")
     if rule.positions and not (by_day_or_more or rule.hours or rule.minutes or rule.seconds):
         raise _wrong("says BYSETPOS without another BY part to choose from.")
-    if max(len(rule.hours), 1) * max(len(rule.minutes), 1) * max(len(rule.seconds), 1) > 1_440:
+    times = max(len(rule.hours), 1) * max(len(rule.minutes), 1) * max(len(rule.seconds), 1)
+    days = {"DAILY": 1, "WEEKLY": 7, "MONTHLY": 31, "YEARLY": 366}[rule.frequency]
+    if rule.positions and min(map(abs, rule.positions)) > days * times:
+        raise _wrong(
+            f"never happens: no period has {min(map(abs, rule.positions))} matches for BYSETPOS to choose from."
+        )
+    if times > 1_440:
         raise _wrong("names more than 1440 times of day.", "Use Cron or Every.")
 
 
