@@ -281,7 +281,7 @@ def test_what_was_a_head_at_the_look_and_is_none_any_more_is_not_taken(
 ) -> None:
     """Between the look and the claim an operator has the message before it sent again."""
     box = make(batch=1)
-    first = [publish(box, "t:x", n, ordering_key="o") for n in range(2)][0]
+    first, _ = [publish(box, "t:x", n, ordering_key="o") for n in range(2)]
     relay = box.relay()
     relay.run_once()
     look = box.db.read(relay._looker.look)
