@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, SecretStr
 
 from duly import (
     INJECT,
@@ -543,3 +545,192 @@ def test_a_worker_forgets_what_need_not_be_remembered(db_url: str) -> None:
     threading.Event().wait(0.05)
     assert duty.act() == 1
     app.close()
+
+
+# --- What an adversary found --------------------------------------------------------------------------------------------
+
+
+class Model(BaseModel):
+    when: datetime
+    price: Decimal
+    secret: SecretStr = SecretStr("")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "result"),
+    [
+        (bytes, b"\xff\x00\xfe"),
+        (Decimal, Decimal("1.10")),
+        (datetime, NOON),
+        (tuple[int, str], (1, "a")),
+        (set[int], {1, 2}),
+        (Model, Model(when=NOON, price=Decimal("2.50"))),
+        (dict[str, Decimal], {"a": Decimal("1")}),
+        (str, "é\u2028"),
+        (None, None),
+        (Receipt | None, Receipt(Decimal("3"), NOON)),
+    ],
+)
+def test_a_typed_result_is_the_same_for_the_duplicate(annotation: Any, result: Any) -> None:
+    def body() -> Any:
+        return result
+
+    body.__annotations__["return"] = annotation
+    task = idempotent_task(store=MemoryStore())(body)
+    first, again = task(), task()
+    assert again == first == result
+    assert type(again) is type(result)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "result"),
+    [
+        (Model, Model(when=NOON, price=Decimal("2.50"), secret=SecretStr("s3cret"))),
+        (float, float("nan")),
+        (Any, [1.0, float("inf")]),
+        (Any, "a\x00b"),
+        (Any, "x" * 1_000_001),
+        (int, "not an int"),
+    ],
+)
+def test_a_result_that_would_come_back_as_another_is_not_recorded_and_told_without_its_text(
+    annotation: Any, result: Any, heard: list[Event]
+) -> None:
+    def body() -> Any:
+        return result
+
+    body.__annotations__["return"] = annotation
+    task = idempotent_task(store=MemoryStore())(body)
+    assert task() is result
+    assert task() is None
+    [dropped] = [e for e in heard if e.name == "idempotency_result_dropped"]
+    assert "s3cret" not in repr(dropped)
+    assert "not an int" not in repr(dropped)
+
+
+def test_an_iterator_reaches_the_first_caller_unread() -> None:
+    @idempotent_task(store=MemoryStore())
+    def numbers() -> Any:
+        return map(str, range(3))
+
+    assert list(numbers()) == ["0", "1", "2"]
+    assert numbers() is None
+
+
+def test_what_cannot_be_run_once_is_refused_where_it_is_defined() -> None:
+    def generator() -> Any:
+        yield 1
+
+    async def async_generator() -> Any:
+        yield 1
+
+    for wrong in (generator, async_generator, staticmethod(print), classmethod(print), Model):
+        with pytest.raises(InvalidArgument):
+            idempotent_task(store=MemoryStore())(wrong)  # type: ignore[arg-type]
+
+
+def test_a_plain_function_that_returns_an_awaitable_has_not_succeeded() -> None:
+    store = MemoryStore()
+
+    async def work() -> None: ...
+
+    @idempotent_task(store=store)
+    def hidden() -> Any:
+        return work()
+
+    with pytest.raises(InvalidArgument, match="async def"):
+        hidden()
+    [kept] = store._kept.values()
+    assert kept.state == "failed"
+
+
+class Doubler:
+    async def __call__(self, n: int) -> int:
+        return 2 * n
+
+
+def _twice(n: int, factor: int = 2) -> int:
+    return factor * n
+
+
+def test_partials_and_callable_objects_are_functions_too() -> None:
+    plain = idempotent_task(store=MemoryStore())(functools.partial(_twice, factor=3))
+    assert plain(2) == plain(2) == 6
+    doubler = idempotent_task(store=MemoryStore())(Doubler())
+    assert asyncio.run(_in_turn(doubler)) == [8, 8]
+
+
+def test_a_coroutine_that_is_thrown_away_with_its_loop_frees_its_key() -> None:
+    store = MemoryStore()
+
+    @idempotent_task(store=store)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    call = hang()
+    task = loop.create_task(call)
+    loop.run_until_complete(asyncio.sleep(0.1))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    del task
+    call.close()
+    for _ in range(500):
+        if KEEPER.count == 0:
+            break
+        threading.Event().wait(0.02)
+    [kept] = store._kept.values()
+    assert kept.state == "failed"
+
+
+class Deaf(MemoryStore):
+    """Writes, and then does not answer, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def insert(self, new: Reservation) -> bool:
+        written = super().insert(new)
+        if self.times:
+            self.times -= 1
+            raise StoreUnavailable("no answer")
+        return written
+
+
+def test_a_reservation_whose_answer_was_lost_keeps_nobody_out() -> None:
+    store = Deaf(1)
+
+    @idempotent_task(store=store)
+    def f() -> str:
+        return "ran"
+
+    with pytest.raises(StoreUnavailable):
+        f()
+    for _ in range(500):
+        if KEEPER.count == 0:
+            break
+        threading.Event().wait(0.02)
+    assert f() == "ran"
+
+
+def test_an_error_of_the_store_at_the_end_does_not_undo_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+
+    @idempotent_task(store=store)
+    def f() -> str:
+        def broken(*_: Any) -> bool:
+            raise RuntimeError("no such table")
+
+        monkeypatch.setattr(store, "replace", broken)
+        return "ran"
+
+    assert f() == "ran"
+    monkeypatch.undo()
+    for _ in range(500):
+        if KEEPER.count == 0:
+            break
+        threading.Event().wait(0.02)
+    [kept] = store._kept.values()
+    assert kept.state == "succeeded"

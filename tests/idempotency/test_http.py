@@ -474,7 +474,7 @@ def test_a_process_that_died_gives_way_when_its_lock_has_lapsed(shop: Shop, hear
     async def tell(client: httpx2.AsyncClient) -> list[int]:
         first = asyncio.create_task(posted(client, "/slow"))
         await shop.began.wait()
-        dead = next(iter(KEEPER._kept.values())).holding
+        dead = KEEPER.holdings[0]
         KEEPER.let_go(dead)  # as if its process were gone
         statuses = [(await posted(client, "/slow")).status_code]
         clock.advance(timedelta(seconds=90))

@@ -18,7 +18,7 @@ from duly.idempotency import MemoryStore, RedisStore, SqlStore, Store
 from duly.idempotency.keeper import Keeper
 from duly.idempotency.plan import Admit, Busy, Done
 from duly.idempotency.reservation import Ask, Reservation, State, Terms
-from duly.idempotency.store import Holding
+from duly.idempotency.store import Holding, renew_all
 from duly.kernel.errors import StoreUnavailable
 from duly.testing import ManualClock
 from servers import PostgresServer, ValkeyServer
@@ -272,3 +272,37 @@ def test_the_keeper_writes_an_end_as_soon_as_the_store_is_back(monkeypatch: pyte
     found = store.look("default", "k")
     assert found is not None
     assert found.state is State.SUCCEEDED
+
+
+def test_a_store_that_is_away_takes_no_other_stores_signs_of_life_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    away, well, keeper, gate = MemoryStore(), MemoryStore(), Keeper(), threading.Event()
+    quick = Terms(lock=timedelta(seconds=60), heartbeat=timedelta(seconds=0.05))
+    stuck, alive = reserve(away, terms=quick), reserve(well, terms=quick)
+
+    def hang(*_: Any) -> list[bool]:
+        gate.wait(20)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(away, "replace_many", hang)
+    keeper.keep(stuck)
+    keeper.keep(alive)
+    first = alive.reservation.seen_at
+    wait_until(lambda: alive.reservation.seen_at > first + timedelta(seconds=0.3))
+    gate.set()
+    keeper.let_go(alive)
+    keeper.let_go(stuck)
+
+
+def test_many_are_renewed_in_one_go_and_each_hears_of_its_own_loss(store: Store) -> None:
+    held = []
+    for n in range(40):
+        decision = store.reserve(ask(key=f"k{n}"))
+        assert isinstance(decision, Admit)
+        held.append(Holding(store, decision.reservation, TERMS))
+    for holding in held[::4]:
+        r = holding.reservation
+        assert store.replace(r, replace(r, owner="b", token=r.token + 1))
+    lost = renew_all(held)
+    assert lost == held[::4]
+    assert [h.held for h in held] == [n % 4 != 0 for n in range(40)]
+    assert all(store.look("default", f"k{n}") == held[n].reservation for n in range(40) if n % 4)

@@ -8,7 +8,6 @@ the effect and before the record leaves a key that lapses, and the next delivery
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import random
@@ -16,17 +15,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import orjson
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from duly.idempotency.keeper import KEEPER
-from duly.idempotency.plan import Admit, Busy, Done, Mismatch
-from duly.idempotency.reservation import Ask, Reservation, State, Terms
+from duly.idempotency.plan import Busy, Done, Mismatch
+from duly.idempotency.reservation import Ask, State, Terms
+from duly.idempotency.results import Results
 from duly.idempotency.store import Holding, Store, store_finder
-from duly.idempotency.surroundings import Surroundings, is_control, surroundings
-from duly.jobs.codec import encode_output
+from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
 from duly.jobs.task import Task, injected_parameters
 from duly.kernel.binding import instance_parameter
 from duly.kernel.canonical import canonical_task_key
@@ -47,8 +45,6 @@ R = TypeVar("R")
 
 #: Seconds between looks while a duplicate waits for the first call to end.
 LOOK_FIRST, LOOK_MOST = 0.05, 1.0
-#: A result longer than this is not recorded: duplicates are given None then, and an event says so.
-MAX_RESULT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +156,15 @@ def idempotent_task(
         )
         object.__setattr__(fn, "fn", _wrapped(fn.fn, Options(*options)))
         return fn
-    if not callable(fn) or hasattr(fn, "apply_async"):
+    if not callable(fn) or hasattr(fn, "apply_async") or isinstance(fn, staticmethod | classmethod | type):
         raise InvalidArgument(
             "idempotent_task",
-            f"decorates {type(fn).__name__}.",
-            "Put it below the decorator that makes a task of a function.",
+            f"decorates a {type(fn).__name__}.",
+            "Put it right above the function, below every other decorator.",
+        )
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise InvalidArgument(
+            "idempotent_task", "decorates a generator, whose body runs while it is read.", "Return a list."
         )
     check_name(tenant, "tenant")
     return _wrapped(
@@ -188,13 +188,22 @@ def idempotent_task(
 
 def _name_of(fn: Callable[..., Any]) -> str:
     """Module and qualified name. A program that is run and imported elsewhere must not have two names."""
-    module = fn.__module__
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    module = named.__module__
     if module == "__main__":
-        main = inspect.getmodule(fn)
+        main = inspect.getmodule(named)
         spec = getattr(main, "__spec__", None)
         file = getattr(main, "__file__", None)
         module = spec.name if spec is not None else file.rsplit("/", 1)[-1].removesuffix(".py") if file else module
-    return f"{module}.{fn.__qualname__}"
+    return f"{module}.{named.__qualname__}"
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
 
 
 # ------------------------------------------------------------------ one call
@@ -208,7 +217,8 @@ class _Call:
         self.body = body
         self.where: Surroundings = surroundings()
         self.store = o.store()
-        key, fingerprint = body.key(args, kwargs)
+        bound = isinstance(self.where, InCelery) and bool(args) and args[0] is self.where.task
+        key, fingerprint = body.key(args, kwargs, bound)
         self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
 
     # --- before
@@ -216,7 +226,7 @@ class _Call:
     def reserve(self) -> Holding | None:
         """Ask the store. A holding means run; None means that the store is out of reach and the body runs all the same."""
         try:
-            decision = self.store.reserve(self.ask)
+            found = KEEPER.reserve(self.store, self.ask)
         except StoreUnavailable as error:
             self._tell("idempotency_store_failed", "warning", error=brief(error))
             if self.options.on_store_error == "run":
@@ -224,21 +234,19 @@ class _Call:
             if self.options.on_store_error == "raise":
                 raise
             self.where.later(error)
-        if isinstance(decision, Admit):
-            self._tell("idempotency_attempt", result="allowed", took_over=decision.took_over)
+        if isinstance(found, Holding):
+            self._tell("idempotency_attempt", result="allowed", took_over=found.took_over)
             self._tell("idempotency_state", state=State.IN_PROGRESS.value)
-            holding = Holding(self.store, decision.reservation, self.ask.terms)
-            KEEPER.keep(holding)
-            return holding
+            return found
         self._tell("idempotency_attempt", result="deduped")
-        if isinstance(decision, Mismatch):
+        if isinstance(found, Mismatch):
             raise PayloadMismatch(self.options.name)
-        raise _Duplicate(decision)
+        raise _Duplicate(found)
 
     def answer(self, decision: Done | Busy, deadline: float) -> Any:
         """What a duplicate gets; _Wait when it is to look again."""
         if isinstance(decision, Done):
-            result = self.body.decoded(decision.reservation)
+            result = self.body.results.decoded(decision.reservation.result)
             if self.options.on_duplicate == "raise":
                 raise AlreadyDone(self.options.name, result)
             return result
@@ -263,28 +271,38 @@ class _Call:
         if holding is None:
             return
         KEEPER.let_go(holding)
+        state: str | None = State.SUCCEEDED.value
         if error is None:
-            text, problem = encode_output(result, MAX_RESULT) if result is not None else ("null", None)
-            if problem is not None:
-                self._tell("idempotency_result_dropped", "warning", problem=problem.split(":")[0])
+            text, problem = self.body.results.encoded(result)
+            if problem:
+                self._tell("idempotency_result_dropped", "warning", problem=problem)
             end: Callable[[], bool] = functools.partial(holding.succeed, text)
-            state = State.SUCCEEDED.value
         elif is_control(error):
-            end, state = holding.release, "released"
+            end, state = holding.release, None
         else:
-            end, state = (
-                functools.partial(holding.fail, orjson.dumps({"type": type(error).__name__}).decode()),
-                State.FAILED.value,
-            )
+            kind = orjson.dumps({"type": type(error).__name__}).decode()
+            end, state = functools.partial(holding.fail, kind), State.FAILED.value
+        written = functools.partial(self._written, end, state)
         try:
-            if not end():
-                self._tell("idempotency_lost", "warning")
-                return
-        except StoreUnavailable as failure:
-            self._tell("idempotency_store_failed", "warning", error=brief(failure))
-            KEEPER.end_later(holding, end)
-        if state != "released":
+            written()
+        except Exception as failure:
+            self._tell("idempotency_store_failed", "error", error=brief(failure))
+            KEEPER.end_later(holding, written)
+
+    def _written(self, end: Callable[[], bool], state: str | None) -> bool:
+        """Write an end, and tell it once it is written."""
+        held = end()
+        if not held:
+            self._tell("idempotency_lost", "warning")
+        elif state is not None:
             self._tell("idempotency_state", state=state)
+        return held
+
+    def thrown_away(self, holding: Holding | None) -> None:
+        """The body was destroyed with its event loop: nobody can wait here for a write."""
+        if holding is not None:
+            end = functools.partial(holding.fail, '{"type":"GeneratorExit"}')
+            KEEPER.end_later(holding, functools.partial(self._written, end, State.FAILED.value))
 
     def _tell(self, event: str, level: Any = "info", **facts: Any) -> None:
         if PROCESS.active:
@@ -314,15 +332,15 @@ class _Body:
         instance = instance_parameter(fn)
         #: Not part of the key: what a worker fills in, and what a method belongs to (T004-l).
         self._hidden = {*injected_parameters(fn), *([] if instance is None else [instance])}
-        self._adapter: TypeAdapter[Any] | None = None
-        with contextlib.suppress(NameError, PydanticUserError, TypeError):
-            returns = get_type_hints(fn, include_extras=True).get("return")
-            if returns is not None:
-                self._adapter = TypeAdapter(returns)
+        self._first = next(iter(self._signature.parameters), None)
+        self.results = Results(fn)
 
-    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        """(key, fingerprint) of a call: the same unless a key function names the work."""
-        o, fingerprint = self.options, self.fingerprint(args, kwargs)
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: bool = False) -> tuple[str, str]:
+        """(key, fingerprint) of a call: the same unless a key function names the work.
+
+        ``bound``: the first argument is the task itself, whatever its parameter is called (Celery's ``bind=True``).
+        """
+        o, fingerprint = self.options, self.fingerprint(args, kwargs, bound)
         if o.key is None:
             return fingerprint, fingerprint
         chosen = o.key(*args, **kwargs)
@@ -332,26 +350,17 @@ class _Body:
             )
         return canonical_task_key(o.name, (chosen,), namespace="key", fallback=o.fallback), fingerprint
 
-    def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: bool = False) -> str:
         """The canonical key of a call (R004-10)."""
+        hidden = self._hidden | {self._first} if bound and self._first is not None else self._hidden
         return canonical_task_key(
             self.options.name,
             args,
             kwargs,
             signature=self._signature,
-            ignore=self._hidden,
+            ignore=hidden,
             fallback=self.options.fallback,
         )
-
-    def decoded(self, reservation: Reservation) -> Any:
-        """The recorded result, as the function's return annotation has it where it says so."""
-        if reservation.result is None:
-            return None
-        plain = orjson.loads(reservation.result)
-        if self._adapter is not None and plain is not None:
-            with contextlib.suppress(ValidationError):
-                return self._adapter.validate_python(plain)
-        return plain
 
 
 def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
@@ -363,7 +372,7 @@ def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
 
 def _around(body: _Body) -> Callable[..., Any]:
     fn, options = body.fn, body.options
-    if inspect.iscoroutinefunction(fn):
+    if _is_async(fn):
 
         @functools.wraps(fn)
         async def on_the_loop(*args: Any, **kwargs: Any) -> Any:
@@ -384,6 +393,9 @@ def _around(body: _Body) -> Callable[..., Any]:
                         decision = await _off_the_loop(call.look)
             try:
                 result = await fn(*args, **kwargs)
+            except GeneratorExit:
+                call.thrown_away(holding)
+                raise
             except BaseException as error:
                 await _off_the_loop(call.end, holding, None, error)
                 raise
@@ -411,6 +423,14 @@ def _around(body: _Body) -> Callable[..., Any]:
                     decision = call.look()
         try:
             result = fn(*args, **kwargs)
+            if inspect.isawaitable(result):
+                if inspect.iscoroutine(result):
+                    result.close()
+                raise InvalidArgument(
+                    options.name,
+                    "is a plain function and returned an awaitable: its work has not been done.",
+                    "Define it with `async def`.",
+                )
         except BaseException as error:
             call.end(holding, None, error)
             raise

@@ -23,7 +23,7 @@ from duly.idempotency.http_answer import Answer, Refused, decoded, problem, reme
 from duly.idempotency.http_request import caller_of, fingerprint, key_of, store_key, values
 from duly.idempotency.http_run import App, Receive, Replay, Run, Scope, Send, on_a_thread
 from duly.idempotency.keeper import KEEPER
-from duly.idempotency.plan import Admit, Busy, Decision, Done
+from duly.idempotency.plan import Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.store import Holding, Store, store_finder
 from duly.kernel.errors import InvalidArgument, StoreUnavailable, brief
@@ -160,7 +160,7 @@ class IdempotencyMiddleware:
             terms=self._terms,
         )
         try:
-            decision, holding = await self._decision(ask)
+            decision = await self._decision(ask)
         except StoreUnavailable as error:
             passes = self._on_store_error == "pass"
             self._tell(ask, "idempotency_store_failed", "warning", error=brief(error), unprotected=passes)
@@ -171,10 +171,10 @@ class IdempotencyMiddleware:
                 "It is not known whether this request was carried out before, so it was not.",
                 retry_after=max(1, math.ceil(error.after or 1)),
             ) from None
-        if isinstance(decision, Admit) and holding is not None:
+        if isinstance(decision, Holding):
             self._tell(ask, "idempotency_attempt", result="allowed", took_over=decision.took_over)
             self._tell(ask, "idempotency_state", state=State.IN_PROGRESS.value)
-            return functools.partial(self._run, ask, holding, caller, body)
+            return functools.partial(self._run, ask, decision, caller, body)
         self._tell(ask, "idempotency_attempt", result="deduped")
         return functools.partial(_answered, _duplicate(decision, caller))
 
@@ -200,31 +200,29 @@ class IdempotencyMiddleware:
         # a million bytes of JSON take a tenth of a second
         return await on_a_thread(fingerprint, self._name, scope, key, body)
 
-    async def _decision(self, ask: Ask) -> tuple[Decision, Holding | None]:
+    async def _decision(self, ask: Ask) -> Holding | Done | Busy | Mismatch:
         """May it run? If so, as whose holder. A duplicate of a request in progress looks again until its patience is over."""
         deadline, pause = time.monotonic() + self._wait, LOOK_FIRST
         busy: Busy | None = None
         while True:
             try:
-                decision, holding = await self._reserved(ask)
+                decision = await self._reserved(ask)
             except StoreUnavailable:
                 if busy is None:
                     raise
-                return busy, None  # somebody was at it a moment ago
+                return busy  # somebody was at it a moment ago
             left = deadline - time.monotonic()
             if not isinstance(decision, Busy) or left <= 0:
-                return decision, holding
+                return decision
             busy = decision
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 2, LOOK_MOST)
 
-    async def _reserved(self, ask: Ask) -> tuple[Decision, Holding | None]:
+    async def _reserved(self, ask: Ask) -> Holding | Done | Busy | Mismatch:
         """Ask the store, off the loop. What is admitted when nobody waits for it any more is given back."""
 
-        def reserve() -> tuple[Decision, Holding | None]:
-            store = self._store()
-            decision = store.reserve(ask)
-            return decision, Holding(store, decision.reservation, ask.terms) if isinstance(decision, Admit) else None
+        def reserve() -> Holding | Done | Busy | Mismatch:
+            return KEEPER.reserve(self._store(), ask)
 
         work = on_a_thread(reserve)
         try:
@@ -249,7 +247,6 @@ class IdempotencyMiddleware:
             max_response=self._max_response,
             tell=functools.partial(self._tell, ask),
         )
-        KEEPER.keep(holding)
         task = asyncio.create_task(run.run(self.app, scope))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -286,7 +283,7 @@ async def _send(answer: Answer, send: Send) -> None:
     await send({"type": "http.response.body", "body": answer.body, "more_body": False})
 
 
-def _duplicate(decision: Decision, caller: str) -> Answer:
+def _duplicate(decision: Done | Busy | Mismatch, caller: str) -> Answer:
     """What a duplicate gets. Raises Refused.
 
     A stranger's duplicate is refused in the words that another body is refused with: nobody learns from them what was sent
@@ -307,9 +304,8 @@ def _duplicate(decision: Decision, caller: str) -> Answer:
     return replayed(kept)
 
 
-def _given_back(work: asyncio.Future[tuple[Decision, Holding | None]]) -> None:
+def _given_back(work: asyncio.Future[Any]) -> None:
     """The request was cancelled while it was being admitted: nothing has run."""
-    if not work.cancelled() and work.exception() is None:
-        holding = work.result()[1]
-        if holding is not None:
-            KEEPER.end_later(holding, holding.release)
+    if not work.cancelled() and work.exception() is None and isinstance(work.result(), Holding):
+        holding: Holding = work.result()
+        KEEPER.end_later(holding, holding.release)

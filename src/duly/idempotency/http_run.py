@@ -180,14 +180,18 @@ class Run(Replay):
     def _written(self, end: Callable[[], bool], state: State | None) -> None:
         """Write the end. A store that does not take it gets it later: the work is done, and its answer goes out."""
         try:
-            if not end():
-                self._tell("idempotency_lost", "warning")
-                return
+            self._told(end, state)
         except Exception as error:
             self._tell("idempotency_store_failed", "warning", error=brief(error))
-            KEEPER.end_later(self._holding, end)
-        if state is not None:
+            KEEPER.end_later(self._holding, functools.partial(self._told, end, state))
+
+    def _told(self, end: Callable[[], bool], state: State | None) -> bool:
+        held = end()
+        if not held:
+            self._tell("idempotency_lost", "warning")
+        elif state is not None:
             self._tell("idempotency_state", state=state.value)
+        return held
 
     def over(self, _task: asyncio.Task[None]) -> None:
         """The task has ended. When it was cancelled before its first step, nothing has run."""

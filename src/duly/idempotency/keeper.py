@@ -1,120 +1,186 @@
-"""Signs of life: one thread renews every reservation that is held in this process, and writes ends that could not be written.
+"""Holding reservations: asking for them, giving signs of life while they are held, and writing ends that could not be written.
 
-It is a daemon thread, so that it never holds up the end of a program, and handlers cannot block it (short of holding the
-interpreter lock for half a minute; then a redelivery may run beside them, and the token keeps the late one from writing).
+One thread for each store, so that a store that does not answer takes no other's signs of life along; it renews everything
+that is due in one batch. The threads are daemons, so that they never hold up the end of a program, and handlers cannot
+block them (short of holding the interpreter lock for half a minute; then a redelivery may run beside them, and the token
+keeps the late one from writing).
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
-from duly.idempotency.store import Holding
+from duly.idempotency.plan import Admit, Busy, Done, Mismatch
+from duly.idempotency.reservation import Ask
+from duly.idempotency.store import Doubtful, Holding, Store, renew_all
 from duly.kernel.errors import StoreUnavailable, brief
 from duly.kernel.events import PROCESS, Level
+
+#: Seconds between tries to reach a store that did not answer.
+AGAIN, AGAIN_MOST = 0.5, 10.0
+#: A thread that has had nothing to do for so many seconds ends.
+IDLE = 60.0
 
 
 class _Kept:
     """A holding and when it is due; after its end, what is still to be written."""
 
-    __slots__ = ("due", "end", "gives_up", "holding")
+    __slots__ = ("due", "end", "gives_up", "holding", "tries")
 
     def __init__(self, holding: Holding, due: float) -> None:
         self.holding, self.due = holding, due
         self.end: Callable[[], bool] | None = None
-        self.gives_up = 0.0
+        self.gives_up, self.tries = 0.0, 0
+
+
+class _Loop:
+    """The thread of one store."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, _Kept] = {}
+        self.change = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def awake(self) -> None:
+        """Called with ``change`` held."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="duly-idempotency", daemon=True)
+            self._thread.start()
+        self.change.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self.change:
+                now = time.monotonic()
+                due = [kept for kept in self.kept.values() if kept.due <= now]
+                if not due:
+                    wait = min((kept.due - now for kept in self.kept.values()), default=None)
+                    if wait is None and not self.change.wait(IDLE) and not self.kept:
+                        self._thread = None
+                        return
+                    if wait is not None:
+                        self.change.wait(wait)
+                    continue
+            self._renew([kept for kept in due if kept.end is None])
+            for kept in due:
+                if kept.end is not None:
+                    self._finish(kept)
+
+    def _renew(self, due: list[_Kept]) -> None:
+        if not due:
+            return
+        beat = min(kept.holding.terms.heartbeat.total_seconds() for kept in due)
+        try:
+            lost = renew_all([kept.holding for kept in due])
+        except Exception as error:
+            lost, beat = [], min(beat, AGAIN)
+            _failed("warning" if isinstance(error, StoreUnavailable) else "error", due[0].holding, error)
+        now = time.monotonic()
+        for kept in due:
+            kept.due = now + min(beat, kept.holding.terms.heartbeat.total_seconds())
+        for holding in lost:
+            self.let_go(holding)
+            r = holding.reservation
+            PROCESS.emit("idempotency_lost", "warning", task_name=r.task, idempotency_key=r.key)
+
+    def _finish(self, kept: _Kept) -> None:
+        assert kept.end is not None
+        try:
+            kept.end()
+        except Exception as error:
+            _failed("warning" if isinstance(error, StoreUnavailable) else "error", kept.holding, error)
+            kept.tries += 1
+            kept.due = time.monotonic() + min(AGAIN * 2 ** min(kept.tries, 5), AGAIN_MOST)
+            if kept.due <= kept.gives_up:
+                return
+        self.let_go(kept.holding)
+
+    def let_go(self, holding: Holding) -> None:
+        with self.change:
+            self.kept.pop(id(holding), None)
+
+
+def _failed(level: Level, holding: Holding, error: Exception) -> None:
+    r = holding.reservation
+    PROCESS.emit("idempotency_store_failed", level, task_name=r.task, idempotency_key=r.key, error=brief(error))
 
 
 class Keeper:
-    """Renews holdings until they are let go."""
+    """Everything that is held in this process."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
-        self._change = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._loops: weakref.WeakKeyDictionary[Store, _Loop] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def _loop(self, store: Store) -> _Loop:
+        with self._lock:
+            return self._loops.setdefault(store, _Loop())
+
+    def reserve(self, store: Store, ask: Ask) -> Holding | Done | Busy | Mismatch:
+        """Ask a store. A ``Holding`` means: run the body; it is renewed from now on, until its end or ``let_go``.
+
+        Raises StoreUnavailable. If it is not known then whether the reservation was written, it is given back as soon as the
+        store answers, so that nobody has to wait for a lock that nobody holds.
+        """
+        try:
+            decision = store.reserve(ask)
+        except Doubtful as error:
+            holding = Holding(store, error.reservation, ask.terms)
+            self.end_later(holding, holding.release)
+            raise
+        if not isinstance(decision, Admit):
+            return decision
+        holding = Holding(store, decision.reservation, ask.terms, decision.took_over)
+        self.keep(holding)
+        return holding
 
     def keep(self, holding: Holding) -> None:
         """Renew from now on."""
-        beat = holding.terms.heartbeat.total_seconds()
-        with self._change:
-            self._kept[id(holding)] = _Kept(holding, time.monotonic() + beat)
-            self._awake()
+        loop = self._loop(holding.store)
+        with loop.change:
+            due = time.monotonic() + holding.terms.heartbeat.total_seconds()
+            loop.kept[id(holding)] = _Kept(holding, due)
+            loop.awake()
 
     def let_go(self, holding: Holding) -> None:
         """Renew no longer."""
-        with self._change:
-            self._kept.pop(id(holding), None)
+        self._loop(holding.store).let_go(holding)
 
     def end_later(self, holding: Holding, end: Callable[[], bool]) -> None:
-        """Write an end that the store did not take now, as soon as it does; until then the reservation is kept alive."""
-        now = time.monotonic()
-        with self._change:
-            kept = self._kept.setdefault(id(holding), _Kept(holding, now))
-            kept.end, kept.due = end, now + 1.0
-            kept.gives_up = now + holding.terms.lock.total_seconds()
-            self._awake()
+        """Write an end on the store's own thread, now or as soon as the store takes it, as long as it is worth remembering.
+
+        Once the lock has lapsed somebody else may have begun; then nothing is written.
+        """
+        loop, now = self._loop(holding.store), time.monotonic()
+        with loop.change:
+            kept = loop.kept.setdefault(id(holding), _Kept(holding, now))
+            kept.end, kept.due = end, now
+            kept.gives_up = now + (holding.terms.lock + holding.terms.keep).total_seconds()
+            loop.awake()
+
+    @property
+    def holdings(self) -> list[Holding]:
+        """What is held here, or waits for its end to be written."""
+        with self._lock:
+            loops = list(self._loops.values())
+        return [kept.holding for loop in loops for kept in list(loop.kept.values())]
 
     @property
     def count(self) -> int:
         """How many are held or waiting for their end."""
-        with self._change:
-            return len(self._kept)
-
-    def _awake(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="duly-idempotency", daemon=True)
-            self._thread.start()
-        self._change.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._change:
-                now = time.monotonic()
-                due = [kept for kept in self._kept.values() if kept.due <= now]
-                if not due:
-                    wait = min((kept.due - now for kept in self._kept.values()), default=None)
-                    if wait is None and not self._change.wait(60) and not self._kept:
-                        self._thread = None  # nothing to do for a minute
-                        return
-                    if wait is not None:
-                        self._change.wait(wait)
-                    continue
-            for kept in due:
-                self._serve(kept)
-
-    def _serve(self, kept: _Kept) -> None:
-        holding = kept.holding
-        beat = holding.terms.heartbeat.total_seconds()
-        finished = False
-        try:
-            finished = kept.end() is not None if kept.end is not None else not holding.renew()
-            if finished and kept.end is None:
-                reservation = holding.reservation
-                PROCESS.emit("idempotency_lost", "warning", task_name=reservation.task, idempotency_key=reservation.key)
-        except StoreUnavailable as error:
-            self._failed("warning", holding, error)
-            beat = min(beat, 1.0)
-        except Exception as error:
-            self._failed("error", holding, error)
-        kept.due = time.monotonic() + beat
-        if finished or (kept.end is not None and kept.due > kept.gives_up):
-            self.let_go(holding)
-
-    def _failed(self, level: Level, holding: Holding, error: Exception) -> None:
-        r = holding.reservation
-        PROCESS.emit("idempotency_store_failed", level, task_name=r.task, idempotency_key=r.key, error=brief(error))
+        return len(self.holdings)
 
 
 KEEPER = Keeper()
 
 
 def _after_fork() -> None:
-    # the thread is gone in the child, and what the parent holds is the parent's
-    with contextlib.suppress(Exception):
-        KEEPER.__init__()  # type: ignore[misc]
+    # the threads are gone in the child, and what the parent holds is the parent's
+    KEEPER.__init__()  # type: ignore[misc]
 
 
 os.register_at_fork(after_in_child=_after_fork)

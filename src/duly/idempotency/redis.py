@@ -8,6 +8,7 @@ be done twice even if it forgets belongs into the SQL store (T004-h).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -66,6 +67,17 @@ class RedisStore(Store):
     def replace(self, old: Reservation, new: Reservation | None) -> bool:
         arguments = [_encoded(old), b"" if new is None else _encoded(new), 0 if new is None else _ttl(new)]
         return bool(self._asked(lambda: self._swap(keys=[self._name(old.tenant, old.key)], args=arguments)))
+
+    def replace_many(self, pairs: Sequence[tuple[Reservation, Reservation]]) -> list[bool]:
+        def swap() -> Any:
+            pipe = self._client.pipeline(transaction=False)
+            for old, new in pairs:
+                self._swap(
+                    keys=[self._name(old.tenant, old.key)], args=[_encoded(old), _encoded(new), _ttl(new)], client=pipe
+                )
+            return pipe.execute()
+
+        return [bool(written) for written in self._asked(swap)]
 
     def close(self) -> None:
         self._client.close()

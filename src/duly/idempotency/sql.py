@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, and_, delete, func, literal, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from duly.idempotency.reservation import Reservation, State
@@ -55,6 +56,20 @@ class SqlStore(Store):
             statement = update(t).where(*_exactly(old)).values(_values(new))
         written: bool = self._writing(lambda c: c.execute(statement).rowcount == 1)
         return written
+
+    def replace_many(self, pairs: Sequence[tuple[Reservation, Reservation]]) -> list[bool]:
+        def run(connection: Connection) -> list[bool]:
+            return [
+                connection.execute(update(t).where(*_exactly(old)).values(_values(new))).rowcount == 1
+                for old, new in sorted(pairs, key=lambda pair: (pair[0].tenant, pair[0].key))
+            ]
+
+        order = sorted(range(len(pairs)), key=lambda i: (pairs[i][0].tenant, pairs[i][0].key))
+        try:
+            written = self.db.write(run)
+        except DatabaseUnavailable as error:
+            raise StoreUnavailable(str(error)) from error
+        return [one for _, one in sorted(zip(order, written, strict=True))]
 
     def prune(self) -> int:
         gone = select(t.c.tenant, t.c.key).where(t.c.kept_until <= self.db.now()).limit(PRUNED)

@@ -10,7 +10,7 @@ import functools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from duly.clock import SystemClock
@@ -40,6 +40,10 @@ class Store(ABC):
     def replace(self, old: Reservation, new: Reservation | None) -> bool:
         """Write ``new`` (None: forget) where exactly ``old`` stands. False when something else does."""
 
+    def replace_many(self, pairs: Sequence[tuple[Reservation, Reservation]]) -> list[bool]:
+        """``replace`` for many: which of them were written. A store that can do it in one go should."""
+        return [self.replace(old, new) for old, new in pairs]
+
     def instant(self, start: datetime, elapsed: float) -> datetime:
         """The present by the store's clock, ``elapsed`` seconds after it was ``start``. No round trip."""
         return start + timedelta(seconds=elapsed)
@@ -54,14 +58,21 @@ class Store(ABC):
     # ------------------------------------------------------------------ what follows from that
 
     def reserve(self, ask: Ask) -> Decision:
-        """Ask to do what a key names. An ``Admit`` is written: its holder runs the body, renews, and says how it ended."""
+        """Ask to do what a key names. An ``Admit`` is written: its holder runs the body, renews, and says how it ended.
+
+        Raises StoreUnavailable, as Doubtful when it is not known whether the reservation was written.
+        """
         for _ in range(ROUNDS):
             found, now = self.read(ask.tenant, ask.key)
             decision = decide(found, ask, now)
             if not isinstance(decision, Admit):
                 return decision
-            if self.insert(decision.reservation) if found is None else self.replace(found, decision.reservation):
-                return decision
+            new = decision.reservation
+            try:
+                if self.insert(new) if found is None else self.replace(found, new):
+                    return decision
+            except StoreUnavailable as error:
+                raise Doubtful(str(error), new) from error
         raise StoreUnavailable("the reservation kept changing hands")
 
     def look(self, tenant: str, key: str) -> Reservation | None:
@@ -70,13 +81,26 @@ class Store(ABC):
         return found if found is not None and found.lives(now) else None
 
 
-class Holding:
-    """A reservation that is held here, from its admission to its end. Safe to use from two threads."""
+class Doubtful(StoreUnavailable):
+    """The store did not answer to the write of ``reservation``: it may stand there, or not."""
 
-    def __init__(self, store: Store, reservation: Reservation, terms: Terms) -> None:
-        self.store, self.terms = store, terms
+    def __init__(self, problem: str, reservation: Reservation) -> None:
+        super().__init__(problem)
+        self.reservation = reservation
+
+
+class Holding:
+    """A reservation that is held here, from its admission to its end. Safe to use from two threads.
+
+    ``took_over``: it took the place of a holder that was taken for dead.
+    """
+
+    def __init__(self, store: Store, reservation: Reservation, terms: Terms, took_over: bool = False) -> None:
+        self.store, self.terms, self.took_over = store, terms, took_over
         self._now = reservation
         self._start, self._began = reservation.seen_at, time.monotonic()
+        #: A write was not answered, so what stands there may be newer than what is known here.
+        self._doubtful = False
         self._lock = threading.Lock()
         #: False once somebody else has it, or once it has ended.
         self.held = True
@@ -111,14 +135,20 @@ class Holding:
         return held
 
     def _write(self, new: Reservation | None) -> bool:
-        if self.store.replace(self._now, new) or self._was_written(new):
+        try:
+            written = self.store.replace(self._now, new) or (self._doubtful and self._was_written(new))
+        except StoreUnavailable:
+            self._doubtful = True
+            raise
+        self._doubtful = False
+        if written:
             self._now = new or self._now
-            return True
-        self.held = False
-        return False
+        else:
+            self.held = False
+        return written
 
     def _was_written(self, new: Reservation | None) -> bool:
-        """What stands there is not what was last known. It may be our own: answers get lost after the write was done."""
+        """What stands there is not what was last known. It may be our own, whose answer was lost after the write was done."""
         found, _ = self.store.read(self._now.tenant, self._now.key)
         if found is None:
             return new is None
@@ -130,6 +160,33 @@ class Holding:
 
     def _instant(self) -> datetime:
         return self.store.instant(self._start, time.monotonic() - self._began)
+
+
+def renew_all(holdings: Sequence[Holding]) -> list[Holding]:
+    """Give a sign of life of many holdings of one store, in one batch. Returns those that are held no longer.
+
+    Raises StoreUnavailable: then it is not known, and all of them are still held as far as anybody knows here.
+    """
+    # a holding that is ending just now is busy with its own write, and needs none
+    taken = [h for h in holdings if h._lock.acquire(blocking=False)]
+    try:
+        held = [h for h in taken if h.held]
+        pairs = [(h._now, h._now.renewed(h.terms, h._instant())) for h in held]
+        try:
+            answers = held[0].store.replace_many(pairs) if held else []
+        except StoreUnavailable:
+            for h in held:
+                h._doubtful = True
+            raise
+        for h, (_, new), written in zip(held, pairs, answers, strict=True):
+            if written:
+                h._now = new
+            else:
+                h._write(new)  # an answer was lost before, or the reservation is
+        return [h for h in taken if not h.held]
+    finally:
+        for h in taken:
+            h._lock.release()
 
 
 class MemoryStore(Store):

@@ -38,11 +38,11 @@ class InCelery(Surroundings):
     """A Celery task: it is sent again under the same id, so the duplicate is never acknowledged and dropped (T004-d)."""
 
     def __init__(self, task: Any) -> None:
-        self._task = task
+        self.task = task
         self.owner = f"celery:{task.request.id}"
 
     def later(self, why: Snooze) -> NoReturn:
-        task = self._task
+        task = self.task
         request = task.request
         if request.is_eager:
             raise why

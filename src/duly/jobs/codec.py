@@ -84,7 +84,7 @@ class Codec:
             inner = f"·{position}"  # no keyword of a **rest can have this name
             required = ... if p.default is p.empty else None
             fields[inner] = (kind, Field(default=required, alias=p.name))
-            self.parameters.append((p.name, inner, p.kind is p.POSITIONAL_ONLY, _is_plain(kind)))
+            self.parameters.append((p.name, inner, p.kind is p.POSITIONAL_ONLY, is_plain(kind)))
         self.visible = self.signature.replace(parameters=visible, return_annotation=inspect.Signature.empty)
         config = ConfigDict(**{**_CONFIG, "extra": "allow"}) if self.rest else _CONFIG
         try:
@@ -198,7 +198,7 @@ class Codec:
         return Arguments(tuple(args), kwargs)
 
 
-def _is_plain(kind: Any) -> bool:
+def is_plain(kind: Any) -> bool:
     """Does the annotation leave open what stands inside (``Any``, ``list``, ``dict[str, Any]``, ``Any | None`` …)?
 
     Then nothing says how to carry a Decimal or a date, and only plain JSON comes back as it was sent.
@@ -207,9 +207,9 @@ def _is_plain(kind: Any) -> bool:
         return True
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (list, dict, Sequence, Mapping):
-        return _is_plain(inner[-1]) and (len(inner) == 1 or inner[0] in (str, Any))
+        return is_plain(inner[-1]) and (len(inner) == 1 or inner[0] in (str, Any))
     others = [k for k in inner if k not in (NoneType, str, int, float, bool)]
-    return origin in (Union, UnionType) and bool(others) and all(map(_is_plain, others))
+    return origin in (Union, UnionType) and bool(others) and all(map(is_plain, others))
 
 
 def _examine(value: Any, path: str) -> None:

@@ -281,7 +281,7 @@ def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         hints = get_type_hints(fn)
-    except NameError:
+    except (NameError, TypeError):  # TypeError: a partial, or an object that can be called
         hints = {}
     for p in inspect.signature(fn).parameters.values():
         kind = hints.get(p.name)
