@@ -734,3 +734,36 @@ def test_an_error_of_the_store_at_the_end_does_not_undo_the_work(monkeypatch: py
         threading.Event().wait(0.02)
     [kept] = store._kept.values()
     assert kept.state == "succeeded"
+
+
+def test_a_job_reserves_in_the_database_that_it_is_in(tmp_path: Any) -> None:
+    here, there = Duly(f"sqlite:///{tmp_path / 'a.db'}"), Duly(f"sqlite:///{tmp_path / 'b.db'}")
+
+    @here.task
+    @idempotent_task
+    def f() -> None: ...
+
+    f.enqueue()
+    drain(here)
+    key = f.fn.idempotency_key()  # type: ignore[attr-defined]
+    assert here.reservations.look("default", key) is not None
+    assert there.reservations.look("default", key) is None
+    here.close()
+    there.close()
+
+
+def test_a_function_that_gives_the_store_is_asked_once_however_many_call_first() -> None:
+    asked, runs = [], []
+
+    def make() -> Store:
+        asked.append(1)
+        threading.Event().wait(0.05)
+        return MemoryStore()
+
+    @idempotent_task(store=make, on_duplicate="wait")
+    def f() -> None:
+        runs.append(1)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: f(), range(8)))
+    assert (len(asked), len(runs)) == (1, 1)

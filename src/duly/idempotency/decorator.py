@@ -23,7 +23,7 @@ from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.results import Results
-from duly.idempotency.store import Holding, Store, store_finder
+from duly.idempotency.store import Holding, Store, default_store, store_finder
 from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
 from duly.jobs.task import Task, injected_parameters
 from duly.kernel.binding import instance_parameter
@@ -216,7 +216,7 @@ class _Call:
         o = self.options = body.options
         self.body = body
         self.where: Surroundings = surroundings()
-        self.store = o.store()
+        self.store = self.where.store() if o.store is default_store else o.store()
         bound = isinstance(self.where, InCelery) and bool(args) and args[0] is self.where.task
         key, fingerprint = body.key(args, kwargs, bound)
         self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)

@@ -6,7 +6,6 @@ stands; otherwise look again. A store that does not answer raises StoreUnavailab
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -263,4 +262,13 @@ def store_finder(store: Store | Callable[[], Store] | None) -> Callable[[], Stor
         raise InvalidArgument(
             "store", f"is of type {type(store).__name__}; it must be a Store, or a function that gives one."
         )
-    return functools.cache(store)
+    lock = threading.Lock()
+    made: list[Store] = []
+
+    def found() -> Store:
+        with lock:  # two first calls at once must not make two stores
+            if not made:
+                made.append(store())
+            return made[0]
+
+    return found

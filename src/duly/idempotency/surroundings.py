@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+from duly.idempotency.store import Store, default_store
 from duly.jobs.run import CURRENT
 from duly.kernel.errors import Cancel, Retry, Snooze
 
@@ -18,6 +20,8 @@ class Surroundings:
     """A plain call: nobody delivers it again, so it is told to its caller."""
 
     tenant: str | None = None
+    #: Where reservations belong here, if a function names no store.
+    store: Callable[[], Store] = staticmethod(default_store)
 
     def __init__(self) -> None:
         self.owner = f"call:{uuid.uuid4().hex}"
@@ -30,8 +34,10 @@ class Surroundings:
 class InJob(Surroundings):
     """A Duly job: the worker understands Snooze, which uses no attempt."""
 
-    def __init__(self, job_id: int, tenant: str) -> None:
+    def __init__(self, job_id: int, tenant: str, app: Any) -> None:
         self.owner, self.tenant = f"job:{job_id}", tenant
+        if app is not None:
+            self.store = lambda: app.reservations  # the database that the job is in
 
 
 class InCelery(Surroundings):
@@ -58,7 +64,7 @@ def surroundings() -> Surroundings:
     """Where this call happens."""
     run = CURRENT.get()
     if run is not None:
-        return InJob(run.claimed.id, run.claimed.tenant)
+        return InJob(run.claimed.id, run.claimed.tenant, getattr(getattr(run, "task", None), "app", None))
     celery = sys.modules.get("celery")
     if celery is not None:
         task = celery.current_task
