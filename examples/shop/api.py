@@ -26,7 +26,7 @@ from tasks import app
 
 from duly.idempotency import IdempotencyMiddleware
 from duly.monitoring.logs import event_log
-from duly.outbox.post_commit import set_post_commit_sender
+from duly.outbox import set_post_commit_sender
 
 #: Bound to this machine: an example is nobody else's to call.
 HOST = "127.0.0.1"

@@ -15,14 +15,14 @@ from incidents import Incidents
 from orders import Line, Problem
 from processes import HERE, Child, Failed
 from rich.console import Console
-from shop import Order, create_tables, engine
+from shop import Order, create_tables, engine, outbox
 from show import Teller
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from tasks import app, send_receipt
 from till import Till
 
-from duly.outbox.message import Message
+from duly.outbox import Message
 
 #: Seconds without any progress after which something must be wrong.
 PATIENCE = 60.0
@@ -78,7 +78,7 @@ def day(plan: Plan, console: Console) -> bool:
             wait(crew, till, None, incidents, tell, receipts)
         account = draw_up(f"{billing.address}/invoices", receipts)
         tell.account(till.slip, len(plan.bad), again, account)
-    tell.after(folder, app.db.shown_url, plan.back)
+    tell.after(folder, outbox.db.shown_url, app.db.shown_url, plan.back)
     return account.balances and not account.messages.parked and not till.slip.counts["unanswered"]
 
 
@@ -91,7 +91,7 @@ def children(plan: Plan) -> tuple[Child, Child, Child, Child]:
 
     return (
         child("api", "api.py", serves=True),
-        child("relay", "relay.py"),
+        child("relay", "-m", "duly", "outbox", "relay", str(HERE / "relay.py")),
         child("worker", "-m", "duly", "worker", str(HERE / "tasks.py")),
         child("billing", "billing.py", str(folder / "billing.db"), f"--latency={plan.latency:g}", serves=True),
     )

@@ -10,7 +10,8 @@ from account import Look
 from processes import Child
 from shop import outbox
 
-from duly.outbox.message import Message, Status
+from duly.outbox import Message
+from duly.outbox.message import Status
 
 #: With fewer orders it would all be over before anything can go wrong.
 LEAST = 20

@@ -1,20 +1,19 @@
 """The relay: takes what the shop has published from the outbox to where it goes. Any number may run.
 
 It is a process of its own, and it may be killed at any moment: what it had sent and not marked yet is sent again, under
-the same message id, by the next relay once the lease has lapsed. In a terminal of its own: ``python examples/shop/relay.py``.
+the same message id, by the next relay once the lease has lapsed. ``run.py`` starts one. In a terminal of its own:
+``duly outbox relay examples/shop/relay.py``.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 from shop import engine
 from tasks import app
 
 from duly import Backoff
-from duly.monitoring.logs import event_log
-from duly.outbox.box import Outbox
+from duly.outbox import Outbox
 from duly.outbox.transports.duly import DulyTransport
 from duly.outbox.transports.webhook import WebhookTransport
 
@@ -38,7 +37,3 @@ outbox = Outbox(
     # of each destination so many are on their way at once
     per_destination=8,
 )
-
-if __name__ == "__main__":
-    app.listen(event_log(app.settings, sys.stderr))
-    outbox.relay().run()

@@ -22,8 +22,7 @@ from orders import NewOrder
 from sqlalchemy import Engine, create_engine, func
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from duly.outbox.box import Outbox
-from duly.outbox.post_commit import enqueue_task_after_commit
+from duly.outbox import Outbox, enqueue_task_after_commit
 from duly.storage import sqlite
 
 

@@ -118,12 +118,13 @@ class Teller:
         if box.parked:
             self.line((f"{_count(box.parked, 'message')} parked: the other side refused for good, or too often", "red"))
 
-    def after(self, folder: Path, jobs: str, again: Sequence[str]) -> None:
-        """What to look at and to try. ``jobs``: Duly's database. ``again``: the options that lead back to this folder."""
+    def after(self, folder: Path, shop: str, jobs: str, again: Sequence[str]) -> None:
+        """What to look at and to try, with the databases of the shop and of Duly. ``again``: the options that lead back."""
         duly = _short(Path(sys.executable).with_name("duly"))
         self.line()
         self.line(("Look around:", "bold"))
         self.line(f"  ls {shlex.quote(_short(folder / 'receipts'))}")
+        self.line(f"  {duly} outbox list --limit 10 --table outbox --database-url {shlex.quote(shop)}")
         self.line(f"  {duly} jobs list --limit 10 --database-url {shlex.quote(jobs)}")
         self.line(("Try next:", "bold"))
         command = shlex.join([_short(Path(sys.executable)), _short(Path(sys.argv[0])), *again])

@@ -1,6 +1,7 @@
 """The shop's Duly application, with a database of its own: the work that its worker does.
 
-Without the worker: ``duly worker examples/shop/tasks.py``. It learns from its environment where things are.
+``run.py`` starts a worker. In a terminal of its own: ``duly worker examples/shop/tasks.py``. It learns from its environment
+where things are.
 """
 
 from __future__ import annotations

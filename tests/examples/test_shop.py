@@ -103,6 +103,15 @@ class Run:
         assert self.process.returncode == code, self.said
         return self.said
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait while it runs."""
+
+        def holds() -> bool:
+            assert self.process.poll() is None, self.said
+            return condition()
+
+        wait_until(holds)
+
     def kill_all(self) -> None:
         """A power cut: nobody has a say in it."""
         for pid in (self.process.pid, *self.pids.values()):
@@ -257,6 +266,20 @@ def test_a_file_of_ones_own_is_read_line_by_line(tmp_path: Path) -> None:
     assert [cents for _, _, cents, _ in sorted(invoices(tmp_path / "a folder/run #1"))] == [1250, 100, 200]
 
 
+def test_what_the_middleware_has_forgotten_the_number_of_an_order_remembers(tmp_path: Path) -> None:
+    file = small(tmp_path, 6)
+    arguments = ("--orders", str(file), "--folder", "run", "--calm", "--latency", "0")
+    run(tmp_path, *arguments)
+    with closing(sqlite3.connect(tmp_path / "run" / "jobs.db")) as jobs:
+        assert jobs.execute("DELETE FROM idempotency WHERE task = 'http'").rowcount == 6  # as after a day
+        jobs.commit()
+    file.write_text(file.read_text().replace("Boskoop,1,3.50", "Boskoop,2,7.00"))
+    said = run(tmp_path, *arguments)
+    assert re.search(r"orders +0 taken +5 repeated +1 refused", said), said
+    assert re.search(r"line 4 +order 3 was refused \(409\): Order 3 is another one", said), said
+    check_once_each(tmp_path / "run", range(1, 7))
+
+
 def test_what_does_not_balance_is_named_and_ends_with_1(tmp_path: Path) -> None:
     arguments = ("--orders", str(small(tmp_path, 6)), "--folder", "run", "--calm", "--latency", "0")
     run(tmp_path, *arguments)
@@ -305,7 +328,7 @@ def test_whoever_is_killed_is_started_again_and_nothing_is_lost_or_doubled(tmp_p
     file = small(tmp_path, 200)
     with running(tmp_path, "--orders", str(file), "--folder", "run", "--calm", "--latency", "0.02") as started:
         for n, name in enumerate(CREW, start=1):
-            wait_until(lambda n=n: len(receipts(folder)) >= 20 * n)  # type: ignore[misc]
+            started.wait_until(lambda n=n: len(receipts(folder)) >= 20 * n)  # type: ignore[misc]
             os.kill(started.pids[name], signal.SIGKILL)
         said = started.end(0)
         for name in CREW:
@@ -318,7 +341,7 @@ def test_after_a_power_cut_the_next_run_goes_on(tmp_path: Path) -> None:
     folder, file = tmp_path / "run", small(tmp_path, 120)
     arguments = ("--orders", str(file), "--folder", "run", "--calm")
     with running(tmp_path, *arguments) as started:
-        wait_until(lambda: len(receipts(folder)) >= 30)
+        started.wait_until(lambda: len(receipts(folder)) >= 30)
         started.kill_all()
     assert 0 < len(invoices(folder)) < 120, "the cut came too late to show anything"
     said = run(tmp_path, *arguments, "--latency", "0")
@@ -331,7 +354,7 @@ def test_a_stopped_run_ends_well_and_the_next_one_does_the_rest(tmp_path: Path) 
     folder, file = tmp_path / "run", small(tmp_path, 120)
     arguments = ("--orders", str(file), "--folder", "run", "--calm")
     with running(tmp_path, *arguments) as started:
-        wait_until(lambda: len(receipts(folder)) >= 30)
+        started.wait_until(lambda: len(receipts(folder)) >= 30)
         started.process.send_signal(signal.SIGINT)
         assert "Nothing is lost: run it again." in started.end(1)
         assert [name for name, pid in started.pids.items() if is_alive(pid)] == []
@@ -343,7 +366,7 @@ def test_a_stopped_run_ends_well_and_the_next_one_does_the_rest(tmp_path: Path) 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=lambda end: end.name)
 def test_no_process_outlives_a_run_that_is_ended_or_killed(tmp_path: Path, end: signal.Signals) -> None:
     with running(tmp_path, "--orders", str(small(tmp_path, 120)), "--folder", "run", "--calm") as started:
-        wait_until(lambda: len(receipts(tmp_path / "run")) >= 10)
+        started.wait_until(lambda: len(receipts(tmp_path / "run")) >= 10)
         assert len(started.pids) == len(CREW)
         started.process.send_signal(end)
         wait_until(lambda: not any(map(is_alive, started.pids.values())))
