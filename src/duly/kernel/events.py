@@ -58,6 +58,23 @@ class Emitter:
                     self.emit("listener_failed", "error", event=name, error=repr(error)[:500])
 
 
+class _Process(Emitter):
+    """Until somebody listens, trouble goes to the standard ``logging`` (logger ``duly``), so that none is silent."""
+
+    @property
+    def active(self) -> bool:
+        return True
+
+    def emit(self, name: str, level: Level = "info", **facts: Any) -> None:
+        if self._listeners:
+            super().emit(name, level, **facts)
+        elif level in ("warning", "error"):
+            import logging
+
+            told = " ".join(f"{key}={value}" for key, value in facts.items())
+            logging.getLogger("duly").log(logging.ERROR if level == "error" else logging.WARNING, "%s %s", name, told)
+
+
 #: For what happens outside any application: a function that is idempotent, a send after a commit. Every application's
 #: listeners hear it too.
-PROCESS = Emitter()
+PROCESS: Emitter = _Process()

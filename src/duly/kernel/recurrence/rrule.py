@@ -71,7 +71,7 @@ class _Rule:
         return None
 
     def _last_counted(self, count: int) -> datetime:
-        """The match with the number ``count``; the end of the years known, if there are fewer, and no time if there is none."""
+        """The match with the number ``count``; the end of the years known, if there are fewer, and what is before the start if there is none."""
         wanted = count
         for period in range(self._origin, self._number(LAST_DATE) + 1, self._parts.interval):
             dates = self._dates(period)
@@ -88,7 +88,7 @@ class _Rule:
             if count <= here:
                 return self._match(dates, before + count - 1)
             count -= here
-        return datetime.min if count == wanted else datetime.combine(LAST_DATE, time.max)
+        return self._start - TICK if count == wanted else datetime.combine(LAST_DATE, time.max)
 
     # --- One period -------------------------------------------------------------------------------------------------
 
