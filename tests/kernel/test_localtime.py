@@ -300,6 +300,14 @@ def test_an_aware_local_time_and_a_naive_instant_are_refused() -> None:
 def test_an_instant_that_utc_cannot_hold_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="instant"):
         local_date(datetime.min.replace(tzinfo=timezone(HOUR)), "UTC")
+    with pytest.raises(InvalidArgument, match="instant"):
+        local_date(datetime.max.replace(tzinfo=UTC), "Pacific/Kiritimati")
+
+
+def test_transitions_are_looked_for_in_the_years_that_are_known() -> None:
+    always = transitions("Europe/Paris", datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+    assert (always[0].at.year, always[-1].at.year) == (1976, 2200)
+    assert len(always) == 2 * (2200 - 1975)
 
 
 @pytest.mark.parametrize("year", [1, 1969, 2201, 9999])

@@ -405,6 +405,8 @@ def test_what_is_no_list_of_windows_is_refused() -> None:
             calendar_from_json(value)
     with pytest.raises(InvalidArgument, match="windows"):
         Calendar([Window(tz="UTC")] * 1001)
+    with pytest.raises(InvalidArgument, match=r"windows\[1\]: .* Give a Window"):
+        Calendar([Window(tz="UTC"), {"tz": "UTC"}])  # type: ignore[list-item]
 
 
 def test_a_naive_instant_is_refused_everywhere() -> None:

@@ -106,15 +106,20 @@ def instant_on(day: date, at: time, tz: str) -> datetime:
 
 def local_date(instant: datetime, tz: str) -> date:
     """The date that a calendar on the wall shows at an aware instant in a zone (R000-9, case B015)."""
-    return in_utc(instant, "instant").astimezone(zone(tz)).date()
+    place = zone(tz)
+    try:
+        return in_utc(instant, "instant").astimezone(place).date()
+    except OverflowError:
+        raise InvalidArgument("instant", f"is {instant.isoformat()}, which no calendar of {tz} holds.") from None
 
 
 def transitions(tz: str, start: datetime, end: datetime) -> tuple[Transition, ...]:
     """The transitions of a zone from ``start`` (aware) until before ``end``, in order, each found to the second.
 
-    Only changes of the offset count: a zone that changes its name or what it calls standard time keeps its clock.
+    They are looked for from 1970 to 2200. Only changes of the offset count: a zone that changes its name or what it calls standard time keeps its clock.
     """
-    return tuple(_transitions(zone(tz), in_utc(start, "start"), in_utc(end, "end")))
+    known = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC), datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC)
+    return tuple(_transitions(zone(tz), max(in_utc(start, "start"), known[0]), min(in_utc(end, "end"), known[1])))
 
 
 def _transitions(place: ZoneInfo, start: datetime, end: datetime) -> Iterator[Transition]:

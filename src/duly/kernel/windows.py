@@ -274,7 +274,12 @@ class Calendar:
     def __post_init__(self) -> None:
         windows = tuple(self.windows)
         if len(windows) > MOST_WINDOWS:
-            raise InvalidArgument("windows", f"are {len(windows)}; a calendar holds at most {MOST_WINDOWS}.")
+            raise InvalidArgument(
+                "windows", f"are {len(windows)}; a calendar holds at most {MOST_WINDOWS}.", "Join some of them."
+            )
+        for place, window in enumerate(windows):
+            if not isinstance(window, Window):
+                raise InvalidArgument(f"windows[{place}]", f"is {quoted(window)}.", "Give a Window.")
         object.__setattr__(self, "windows", windows)
 
     def applying_to(self, *scopes: str) -> Calendar:

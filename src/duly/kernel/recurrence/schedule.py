@@ -119,8 +119,7 @@ class Schedule(ABC):
     def occurrences(self, start: datetime, end: datetime, limit: int | None = None) -> Iterator[datetime]:
         """The planned instants from ``start`` until before ``end`` (aware), in order; at most ``limit`` of them."""
         at, stop = in_utc(start, "start"), in_utc(end, "end")
-        if limit is not None and (not isinstance(limit, int) or limit < 0):
-            raise InvalidArgument("limit", f"is {quoted(limit)}.", "Give a number that is not negative, or None.")
+        _check_count("limit", limit)
         return self._occurrences(max(at, EARLIEST) - TICK, stop, limit)
 
     def _occurrences(self, at: datetime, stop: datetime, limit: int | None) -> Iterator[datetime]:
@@ -134,7 +133,14 @@ class Schedule(ABC):
 
     def next_n(self, instant: datetime, n: int) -> list[datetime]:
         """The first ``n`` planned instants later than an aware one; fewer if there are no more."""
-        return list(self.occurrences(in_utc(instant, "instant") + TICK, LATEST, n))
+        at = in_utc(instant, "instant")
+        _check_count("n", n)
+        return list(self._occurrences(at, LATEST, n))
+
+
+def _check_count(field: str, count: int | None) -> None:
+    if count is not None and (not isinstance(count, int) or count < 0):
+        raise InvalidArgument(field, f"is {quoted(count)}.", "Give a whole number that is not negative.")
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
