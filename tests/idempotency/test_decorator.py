@@ -34,6 +34,7 @@ from duly import (
 from duly.idempotency import MemoryStore, Store, idempotent_task, set_default_store
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.reservation import Ask, Reservation, Terms
+from duly.idempotency.store import Holding
 from duly.kernel.errors import AlreadyDone, InProgress, PayloadMismatch, StoreUnavailable
 from duly.kernel.events import PROCESS, Event
 from duly.testing import ManualClock, drain
@@ -435,7 +436,7 @@ def test_a_store_that_goes_away_meanwhile_is_told_the_end_when_it_is_back() -> N
 )
 def test_options_that_cannot_be_are_refused_where_they_are_written(field: str, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        idempotent_task(**options)(lambda: None)
+        idempotent_task(name="n", **options)(lambda: None)
     assert caught.value.field == field
 
 
@@ -767,3 +768,77 @@ def test_a_function_that_gives_the_store_is_asked_once_however_many_call_first()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: f(), range(8)))
     assert (len(asked), len(runs)) == (1, 1)
+
+
+def test_lambdas_need_a_name() -> None:
+    with pytest.raises(InvalidArgument, match="name"):
+        idempotent_task(store=MemoryStore())(lambda: None)
+
+
+class Hiccup(MemoryStore):
+    """Does not answer while somebody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def look(self, tenant: str, key: str) -> Reservation | None:
+        self.looks += 1
+        if self.looks < 3:
+            raise StoreUnavailable("a hiccup")
+        return super().look(tenant, key)
+
+
+def test_who_waits_outlasts_a_store_that_does_not_answer_for_a_moment() -> None:  # T004-g
+    store, begun, go = Hiccup(), threading.Event(), threading.Event()
+
+    @idempotent_task(store=store, on_duplicate="wait")
+    def slow() -> str:
+        begun.set()
+        go.wait(20)
+        return "done"
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(slow)
+        begun.wait(20)
+        second = pool.submit(slow)
+        while store.looks < 3:
+            threading.Event().wait(0.01)
+        go.set()
+        assert first.result() == second.result() == "done"
+
+
+def test_a_duplicate_job_counts_once_when_it_is_answered(app: Duly, heard: list[Event]) -> None:  # R004-9
+    @app.task
+    @idempotent_task
+    def send(to: str) -> None: ...
+
+    clock = app.db.clock
+    assert isinstance(clock, ManualClock)
+    key = send.fn.idempotency_key("a")  # type: ignore[attr-defined]
+    held = Holding(
+        app.reservations, _admitted(app.reservations.reserve(Ask("default", key, "send", "x", key, Terms()))), Terms()
+    )
+    send.enqueue("a")
+    for _ in range(3):
+        drain(app)
+        clock.advance(15)
+    assert held.succeed("null")
+    drain(app)
+    assert results(heard) == ["deduped"]
+    assert [e.name for e in heard].count("idempotency_waits") == 3
+
+
+def _admitted(decision: Any) -> Reservation:
+    found: Reservation = decision.reservation
+    return found
+
+
+def test_trouble_is_never_silent(caplog: pytest.LogCaptureFixture) -> None:  # R004-5
+    @idempotent_task(store=Away(), on_store_error="run")
+    def f() -> None: ...
+
+    f()
+    [line] = caplog.records
+    assert (line.name, line.levelname) == ("duly", "WARNING")
+    assert "idempotency_store_failed" in line.getMessage()

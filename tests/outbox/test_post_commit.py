@@ -638,3 +638,33 @@ def test_a_permanently_closed_session_is_refused(shop: Shop) -> None:
     session.close()
     with pytest.raises(InvalidRequestError, match="permanently closed"):
         shop.register(session, 1)
+
+
+# --- Rolled back behind the session's back ---------------------------------------------------------------------------------
+
+
+def test_a_rollback_sent_as_text_sends_nothing(shop: Shop, session: Session) -> None:  # R004-1
+    shop.order(session, 1)
+    session.flush()
+    shop.register(session, 2)
+    session.execute(text("ROLLBACK"))
+    session.commit()
+    assert (shop.sent, shop.orders(), shop.told) == ([], [], {"rolled_back": 2})
+
+
+def test_what_sqlite_rolls_back_by_itself_is_not_sent(sqlite_url: str) -> None:  # R004-1
+    with open_shop(sqlite_url) as shop, shop.session() as session:
+        shop.order(session, 1)
+        session.commit()
+        shop.order(session, 2)
+        session.flush()
+        shop.register(session, 3)
+        table = Order.__table__.name
+        with pytest.raises(IntegrityError):
+            session.execute(
+                text(
+                    f"INSERT OR ROLLBACK INTO {table} (id) SELECT id FROM {table} WHERE id = (SELECT min(id) FROM {table})"
+                )
+            )
+        session.commit()
+        assert (shop.sent, shop.orders()) == ([1], [1])

@@ -167,6 +167,8 @@ def idempotent_task(
             "idempotent_task", "decorates a generator, whose body runs while it is read.", "Return a list."
         )
     check_name(tenant, "tenant")
+    if name is None and getattr(fn, "__name__", "") == "<lambda>":
+        raise InvalidArgument("name", "is needed: one lambda is called like the next.", "Give name=, or use def.")
     return _wrapped(
         fn,
         Options(
@@ -238,14 +240,15 @@ class _Call:
             self._tell("idempotency_attempt", result="allowed", took_over=found.took_over)
             self._tell("idempotency_state", state=State.IN_PROGRESS.value)
             return found
-        self._tell("idempotency_attempt", result="deduped")
         if isinstance(found, Mismatch):
+            self._tell("idempotency_attempt", result="deduped")
             raise PayloadMismatch(self.options.name)
         raise _Duplicate(found)
 
     def answer(self, decision: Done | Busy, deadline: float) -> Any:
         """What a duplicate gets; _Wait when it is to look again."""
         if isinstance(decision, Done):
+            self._tell("idempotency_attempt", result="deduped")
             result = self.body.results.decoded(decision.reservation.result)
             if self.options.on_duplicate == "raise":
                 raise AlreadyDone(self.options.name, result)
@@ -253,13 +256,21 @@ class _Call:
         left = deadline - time.monotonic()
         if self.options.on_duplicate == "wait" and left > 0:
             raise _Wait
+        if self.where.comes_again:
+            self._tell("idempotency_waits", "debug")  # it counts when it is answered
+        else:
+            self._tell("idempotency_attempt", result="deduped")
         after = (decision.until - decision.reservation.seen_at).total_seconds()
         # it may end at any moment: look again before the lock would lapse
         self.where.later(InProgress(self.options.name, min(max(after, 1.0), 5.0 + random.random() * 5.0)))  # noqa: S311
 
-    def look(self) -> Done | Busy | None:
-        """Where a call in progress stands now; None when its key is free."""
-        decision = self.store.look(self.ask.tenant, self.ask.key)
+    def look(self, last: Done | Busy) -> Done | Busy | None:
+        """Where a call in progress stands now; None when its key is free. As it stood last, when the store does not answer."""
+        try:
+            decision = self.store.look(self.ask.tenant, self.ask.key)
+        except StoreUnavailable as error:
+            self._tell("idempotency_store_failed", "warning", error=brief(error))
+            return last
         if decision is None or decision.state is State.FAILED:
             return None
         return Done(decision) if decision.state is State.SUCCEEDED else Busy(decision, decision.locked_until)
@@ -390,7 +401,7 @@ def _around(body: _Body) -> Callable[..., Any]:
                     except _Wait:
                         await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
                         pause = min(pause * 2, LOOK_MOST)
-                        decision = await _off_the_loop(call.look)
+                        decision = await _off_the_loop(call.look, decision)
             try:
                 result = await fn(*args, **kwargs)
             except GeneratorExit:
@@ -420,7 +431,7 @@ def _around(body: _Body) -> Callable[..., Any]:
                 except _Wait:
                     time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
                     pause = min(pause * 2, LOOK_MOST)
-                    decision = call.look()
+                    decision = call.look(decision)
         try:
             result = fn(*args, **kwargs)
             if inspect.isawaitable(result):

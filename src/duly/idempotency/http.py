@@ -146,13 +146,21 @@ class IdempotencyMiddleware:
             raise Refused("key-missing", "This operation needs a key that names the attempt, such as a UUID.")
         return key
 
+    def _tenant_of(self, scope: Scope) -> str:
+        if not callable(self._tenant):
+            return self._tenant
+        try:
+            return check_name(self._tenant(scope), "tenant")
+        except InvalidArgument as error:
+            raise Refused("tenant-invalid", f"The request names no usable tenant: it {error.problem}") from None
+
     async def _asked(self, key: str, scope: Scope, receive: Receive) -> App:
         """Who serves a request with a key: the application, or a record of what it answered. Raises Refused."""
         body = await self._body(scope, receive)
         identity = self._identity(scope) or "" if self._identity is not None else ""
         caller = "" if identity else caller_of(key, scope["headers"])
         ask = Ask(
-            tenant=check_name(self._tenant(scope), "tenant") if callable(self._tenant) else self._tenant,
+            tenant=self._tenant_of(scope),
             key=store_key(self._name, scope, identity, key),
             task=self._name,
             owner=f"http:{uuid.uuid4().hex}",

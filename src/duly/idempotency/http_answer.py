@@ -31,6 +31,7 @@ _UNSETTLED = frozenset({401, 402, 403, 404, 406, 407, 408, 409, 412, 417, 421, 4
 #: Each refusal: status, title.
 _PROBLEMS = {
     "key-missing": (400, "{header} is missing"),
+    "tenant-invalid": (400, "The tenant cannot be used"),
     "key-invalid": (400, "{header} is not valid"),
     "body-too-large": (413, "The body is too large for a request with {header}"),
     "in-progress": (409, "A request is outstanding for this {header}"),

@@ -9,6 +9,7 @@ keeps the late one from writing).
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 import weakref
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from duly.idempotency.plan import Admit, Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask
 from duly.idempotency.store import Doubtful, Holding, Store, renew_all
+from duly.kernel.backoff import Backoff
 from duly.kernel.errors import StoreUnavailable, brief
 from duly.kernel.events import PROCESS, Level
 
@@ -24,6 +26,8 @@ from duly.kernel.events import PROCESS, Level
 AGAIN, AGAIN_MOST = 0.5, 10.0
 #: A thread that has had nothing to do for so many seconds ends.
 IDLE = 60.0
+#: When a call is to be made again whose store did not answer, by how often in a row it has not (T004-g).
+BACKOFF = Backoff(base=1.0, factor=2.0, max=60.0, jitter=1.0)
 
 
 class _Kept:
@@ -44,6 +48,8 @@ class _Loop:
         self.kept: dict[int, _Kept] = {}
         self.change = threading.Condition()
         self._thread: threading.Thread | None = None
+        #: How often in a row the store has not answered.
+        self.failures = 0
 
     def awake(self) -> None:
         """Called with ``change`` held."""
@@ -126,12 +132,17 @@ class Keeper:
         Raises StoreUnavailable. If it is not known then whether the reservation was written, it is given back as soon as the
         store answers, so that nobody has to wait for a lock that nobody holds.
         """
+        loop = self._loop(store)
         try:
             decision = store.reserve(ask)
-        except Doubtful as error:
-            holding = Holding(store, error.reservation, ask.terms)
-            self.end_later(holding, holding.release)
+        except StoreUnavailable as error:
+            loop.failures += 1
+            error.after = BACKOFF.delay(loop.failures, random.random())  # noqa: S311
+            if isinstance(error, Doubtful):
+                holding = Holding(store, error.reservation, ask.terms)
+                self.end_later(holding, holding.release)
             raise
+        loop.failures = 0
         if not isinstance(decision, Admit):
             return decision
         holding = Holding(store, decision.reservation, ask.terms, decision.took_over)

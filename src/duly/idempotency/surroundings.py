@@ -19,6 +19,8 @@ from duly.kernel.errors import Cancel, Retry, Snooze
 class Surroundings:
     """A plain call: nobody delivers it again, so it is told to its caller."""
 
+    #: Is a call that is told to come later really made again?
+    comes_again = False
     tenant: str | None = None
     #: Where reservations belong here, if a function names no store.
     store: Callable[[], Store] = staticmethod(default_store)
@@ -34,6 +36,8 @@ class Surroundings:
 class InJob(Surroundings):
     """A Duly job: the worker understands Snooze, which uses no attempt."""
 
+    comes_again = True
+
     def __init__(self, job_id: int, tenant: str, app: Any) -> None:
         self.owner, self.tenant = f"job:{job_id}", tenant
         if app is not None:
@@ -42,6 +46,8 @@ class InJob(Surroundings):
 
 class InCelery(Surroundings):
     """A Celery task: it is sent again under the same id, so the duplicate is never acknowledged and dropped (T004-d)."""
+
+    comes_again = True
 
     def __init__(self, task: Any) -> None:
         self.task = task

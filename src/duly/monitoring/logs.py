@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TextIO
 
 import structlog
 
-from duly.kernel.events import Event
+from duly.kernel.events import PROCESS, Event
 from duly.monitoring.redact import hide_passwords, visible
 from duly.settings import Settings
 
@@ -37,6 +37,12 @@ class EventLog:
             return
         for name, facts in lines(event):
             self._logger.log(number, name, **{f"{k}_" if k in _TAKEN else k: v for k, v in facts.items()})
+
+
+def watch_logs(settings: Settings | None = None, stream: TextIO | None = None) -> Callable[[], None]:
+    """Write what happens outside any application as log lines: for an API process that sends after its commits, or a Celery
+    worker with idempotent tasks. Returns a function that stops it. Without it only trouble is told, through ``logging``."""
+    return PROCESS.listen(event_log(settings or Settings.load(), stream))
 
 
 def lines(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -39,6 +39,8 @@ _Step = Literal["savepoint", "release", "rollback", ""]
 _KEY = "duly_post_commit"
 #: libpq's PQTRANS_INERROR, as psycopg's ``Connection.info.transaction_status`` gives it.
 _FAILED = 3
+#: PQTRANS_INTRANS.
+_OPEN = 2
 
 
 def is_aborted(connection: Connection) -> bool:
@@ -50,6 +52,17 @@ def is_aborted(connection: Connection) -> bool:
         return False
     driver = connection.connection.driver_connection
     return getattr(getattr(driver, "info", None), "transaction_status", None) == _FAILED
+
+
+def is_begun(connection: Connection) -> bool:
+    """Is a transaction open in the database, as far as the driver tells (sqlite3 and psycopg do)?"""
+    if connection.closed or connection.invalidated:
+        return False
+    driver = connection.connection.driver_connection
+    open_here = getattr(driver, "in_transaction", None)
+    if isinstance(open_here, bool):
+        return open_here
+    return getattr(getattr(driver, "info", None), "transaction_status", None) == _OPEN
 
 
 def when_ended(connections: Collection[Connection], tell: Callable[[End], None]) -> None:

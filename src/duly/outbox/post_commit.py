@@ -42,7 +42,7 @@ from duly.jobs.task import FARTHEST
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS
 from duly.kernel.payload import check_name
-from duly.outbox.joined import End, is_aborted, when_ended
+from duly.outbox.joined import End, is_aborted, is_begun, when_ended
 from duly.outbox.senders import Sender, post_commit_sender, prepared, set_post_commit_sender
 from duly.tracing import carried, trace_id, traceparent
 
@@ -132,6 +132,9 @@ class _Level:
     committed: bool = False
     #: PostgreSQL will roll it back when told to commit (the outermost transaction only).
     aborted: bool = False
+    #: Connections that were in a transaction at a registration (the outermost transaction only). One that is not any more
+    #: when the session commits was rolled back behind its back: by SQLite itself, or by a ROLLBACK sent as text.
+    begun: tuple[Connection, ...] = ()
     #: Connections whose transactions are somebody else's, and go on.
     joined: tuple[Connection, ...] = ()
 
@@ -156,6 +159,8 @@ def _register(session: Session, call: _Call) -> None:
             raise InvalidArgument("session", "is in no transaction, and begins none by itself.", "Begin one first.")
         root = session.begin()
     _level(session.get_nested_transaction() or root).calls.append(call)
+    if root.connections:
+        _level(root).begun = tuple(connection for connection in root.connections if is_begun(connection))
 
 
 def _after_create(session: Session, transaction: SessionTransaction) -> None:
@@ -166,7 +171,8 @@ def _after_create(session: Session, transaction: SessionTransaction) -> None:
 def _before_commit(session: Session) -> None:
     root = session.get_transaction()
     if root is not None:
-        _level(root).aborted = any(is_aborted(connection) for connection in root.connections)
+        level = _level(root)
+        level.aborted = any(map(is_aborted, root.connections)) or not all(map(is_begun, level.begun))
 
 
 def _after_commit(session: Session) -> None:
