@@ -28,7 +28,9 @@ TESTS = Path(__file__).parents[1]
 class CeleryWorker:
     """A Celery worker as somebody would start it, in a process group of its own."""
 
-    def __init__(self, scene: Scene, name: str, *options: str, without: str = "", **settings: Any) -> None:
+    def __init__(
+        self, scene: Scene, name: str, *options: str, without: str = "", program: str = "celery_fleet", **settings: Any
+    ) -> None:
         self.log = scene.folder / f"{name}.log"
         self.scene = scene
         environ = {
@@ -41,7 +43,7 @@ class CeleryWorker:
             "-m",
             "celery",
             "-A",
-            "integrations.celery_fleet",
+            f"integrations.{program}",
             "worker",
             "-n",
             f"{name}@%h",
@@ -91,7 +93,7 @@ class Scene:
     # ------------------------------------------------------------------ acting
 
     def fleet(self, *options: str, name: str = "fleet", without: str = "", **settings: Any) -> CeleryWorker:
-        """Start a Celery worker; returns once it is ready. ``options``: of its command line; ``settings``: its limits."""
+        """Start a Celery worker; returns once it is ready. ``options``: of its command line; ``settings``: its limits and its program."""
         self._fleet.append(CeleryWorker(self, name, *(options or ("-P", "solo")), without=without, **settings))
         return self._fleet[-1]
 
