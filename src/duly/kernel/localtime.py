@@ -157,8 +157,14 @@ def clock_at(local: datetime, place: ZoneInfo) -> timedelta | Transition:
     after = offset_of(local.replace(tzinfo=place, fold=1))
     if before == after:
         return before
-    earliest, latest = sorted((instant_of(local, before), instant_of(local, after)))
-    return _bisect(place, earliest - _SECOND, latest + _SECOND)
+    return _change_near(place, local.date())
+
+
+@lru_cache(maxsize=4096)
+def _change_near(place: ZoneInfo, day: date) -> Transition:
+    """The transition that touches local times of a date. Within five days there is no other."""
+    midnight = datetime.combine(day, time(), UTC)
+    return _bisect(place, midnight - timedelta(days=2), midnight + timedelta(days=3))
 
 
 def instant_of(local: datetime, offset: timedelta) -> datetime:
