@@ -17,6 +17,9 @@ from crash.scene import Actor, Scene
 from duly import Status
 
 
+pytestmark = pytest.mark.timeout(180)
+
+
 class Death(NamedTuple):
     """Where a worker dies, and what is to be seen afterwards: runs of the body, effects, and whether a dead holder was followed."""
 
@@ -115,8 +118,8 @@ def test_handlers_in_processes_of_their_own_take_over_from_their_dead_selves(ide
     scene, folder = idempotent, str(idempotent.folder)
     victim = work(scene, "victim", {"default": 3})
     killed = scene.enqueue("IDEMPOTENT_APART", folder=folder, tag="killed", how="die").id
-    scene.wait_for_end([killed], 60)
     orphan = scene.enqueue("IDEMPOTENT_APART", folder=folder, tag="orphan", how="wait").id
+    scene.wait_for_end([killed], 60)
     scene.wait(lambda: marks(scene.folder, "run", "orphan"), 30, "the body to begin")
     victim.signal(signal.SIGKILL)
     assert victim.ended() == -signal.SIGKILL
