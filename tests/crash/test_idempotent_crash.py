@@ -16,7 +16,6 @@ from crash import idempotent_program as program
 from crash.scene import Actor, Scene
 from duly import Status
 
-
 pytestmark = pytest.mark.timeout(180)
 
 
