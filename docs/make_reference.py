@@ -62,6 +62,7 @@ MEANINGS = {
     "outbox_relay_stopped": "It has ended; `sent` is how many messages it sent.",
     "outbox_sent": "Messages of one destination were sent and marked. `took`: seconds that the transport took, of each.",
     "outbox_failed": "Sending a message failed; it is tried again after `wait` seconds.",
+    "outbox_hangs": "A transport has not returned for a minute; its destination has one place less, and the lease is kept.",
     "outbox_parked": "A message is put aside until somebody decides: `reason` is `exhausted` (attempts), `refused` (repeating would not help) or `lost` (its relays ended in the middle). An alert.",
     "outbox_lease_lost": "Messages were sent or tried, and another relay had taken them over before that was written: they may arrive twice.",
     "outbox_rescued": "Messages were taken over from relays that had stopped renewing their leases.",

@@ -406,4 +406,7 @@ def test_a_file_that_is_none_is_told(on: Run, folder: Path) -> None:
     said = on("outbox", "reconcile", "-t", "CHARGE", "-f", "x.csv")
     assert (said.code, "UTF-8" in said.err) == (2, True)
     (folder / "empty.csv").write_text("")
-    assert on("outbox", "reconcile", "-t", "CHARGE", "-f", "empty.csv").out.splitlines()[-1] == "Nothing is missing."
+    assert (
+        on("outbox", "reconcile", "-t", "CHARGE", "-f", "empty.csv").out.splitlines()[-1]
+        == "Nothing was expected: there is no usable row."
+    )

@@ -298,7 +298,7 @@ def relay(target: str | None, once: bool, until_idle: bool, metrics_port: int | 
     log: Any = event_log(settings, sys.stderr)
     stream = _Stream(log) if for_people(settings.log_format, sys.stderr) and not asked.json else None
     remove = box.listen(stream or log)
-    monitor, deaf = _monitor(box, metrics_port)
+    monitor, deaf = _monitor(box, made, metrics_port)
     begun = time.monotonic()
     if not asked.json and not once:
         show.say(f"Relay {made.name}: {', '.join(sorted(box.transports))}")
@@ -321,7 +321,7 @@ def relay(target: str | None, once: bool, until_idle: bool, metrics_port: int | 
     )
 
 
-def _monitor(box: Outbox, port: int | None) -> tuple[Monitor | None, Callable[[], None]]:
+def _monitor(box: Outbox, relay: Any, port: int | None) -> tuple[Monitor | None, Callable[[], None]]:
     """A server for metrics, where one is wanted, and a function that ends what listens for it."""
     if port is None:
         return None, lambda: None
@@ -331,6 +331,7 @@ def _monitor(box: Outbox, port: int | None) -> tuple[Monitor | None, Callable[[]
 
     metrics, outboxes = Metrics(), OutboxMetrics([box])
     metrics.registry.register(outboxes)
+    metrics.also = lambda: [] if relay.ready else ["a loop of the relay fails"]
     return serve(port, metrics), box.listen(outboxes)
 
 

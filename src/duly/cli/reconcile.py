@@ -88,7 +88,7 @@ def reconcile(
     bad: list[dict[str, Any]] = []
     shape = work.Shape(key, dict(inputs))
     with _rows(file, format_, query, on or app.settings.database_url, shape) as rows:
-        found = work.compare(app, _good(rows, bad), wanted)
+        found = work.compare(app, _good(rows, bad, lambda one: work.check(app, one, wanted)), wanted)
     created = existing = 0
     if not dry_run and found.missing:
         if len(found.missing) > BULK and not yes:
@@ -120,9 +120,13 @@ def _rows(
         raise InvalidArgument("file", f"{file} is not UTF-8.") from None
 
 
-def _good(rows: Iterator[tuple[int, Any]], bad: list[dict[str, Any]]) -> Iterator[Expected]:
+def _good(
+    rows: Iterator[tuple[int, Any]], bad: list[dict[str, Any]], check: Callable[[Expected], str]
+) -> Iterator[Expected]:
     """The artefacts; rows that are none are told with their number and do not harm the others."""
     for number, row in rows:
+        if not isinstance(row, str):
+            row = check(row) or row
         if not isinstance(row, str):
             yield row
             continue
@@ -172,5 +176,7 @@ def _tell(found: Findings, bad: list[dict[str, Any]], dry_run: bool, created: in
         show.say("Nothing was written.")
     elif found.missing:
         show.say(f"{show.count(created, 'job')} enqueued{f', {existing:,} existed after all' if existing else ''}.")
+    elif found.expected == 0:
+        show.say("Nothing was expected: there is no usable row.")
     else:
         show.say("Nothing is missing.")

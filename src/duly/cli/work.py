@@ -100,6 +100,8 @@ def _run(
     lanes = _lanes(queues, concurrency or settings.concurrency)
     made = duly.worker(lanes, concurrency=concurrency, name=_checked(name))
     posts = Relays() if relays else None
+    if posts:
+        posts.open()
     people = for_people(settings.log_format, sys.stderr) and not asked.json
     adopt_logging(settings, sys.stderr)
     log: Any = event_log(settings, sys.stderr)
@@ -139,6 +141,9 @@ class Relays:
         box = sys.modules.get("duly.outbox.box")  # whoever has an outbox has imported it
         self.boxes: list[Any] = box.made_here() if box is not None else []
         self._running: list[tuple[Any, threading.Thread]] = []
+        self._ending = threading.Event()
+        #: Of relays that could not be started.
+        self.problems: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self.boxes)
@@ -146,15 +151,43 @@ class Relays:
     def start(self) -> None:
         for box in self.boxes:
             relay = box.relay()
-            thread = threading.Thread(target=relay.run, name="duly-relay", daemon=True)
+            thread = threading.Thread(target=self._keep_running, args=(relay,), name="duly-relay", daemon=True)
             thread.start()
             self._running.append((relay, thread))
+
+    def _keep_running(self, relay: Any) -> None:
+        """A relay whose database is away when it starts is started again, and the worker goes on meanwhile."""
+        from duly.jobs.loops import LOOP_BACKOFF
+        from duly.kernel.errors import brief
+
+        failures = 0
+        while not self._ending.is_set():
+            try:
+                self.problems.pop(relay.name, None)
+                relay.run()
+                return
+            except Exception as error:
+                failures += 1
+                self.problems[relay.name] = brief(error)
+                relay.emitter.emit("loop_failed", "error", loop="outbox-relay", error=brief(error), failures=failures)
+                self._ending.wait(LOOP_BACKOFF.delay(failures))
+
+    def open(self) -> None:
+        """Check that the tables are there. Raises SchemaMissing."""
+        for box in self.boxes:
+            box.open()
+
+    def unready(self) -> list[str]:
+        """Why messages do not leave here; empty when they do."""
+        running = [f"relay {relay.name}: a loop fails" for relay, _ in self._running if not relay.ready]
+        return [f"relay {n}: {p}" for n, p in self.problems.items()] or running
 
     def empty(self) -> bool:
         """Relay until nothing is due. Was anything sent?"""
         return bool(sum(box.relay().run(until_idle=True).sent for box in self.boxes))
 
     def stop(self) -> None:
+        self._ending.set()
         for relay, _ in self._running:
             relay.stop()
         for relay, thread in self._running:
@@ -201,6 +234,7 @@ def _monitor(
         outboxes = OutboxMetrics(posts.boxes)
         metrics.registry.register(outboxes)
         removers.extend(box.listen(outboxes) for box in posts.boxes)
+        metrics.also = posts.unready
     return serve(port, metrics)
 
 

@@ -85,7 +85,7 @@ def answers(metrics: Metrics) -> Callable[..., Iterable[bytes]]:
         elif path == "/livez":
             status, lines = "200 OK", ["alive"]
         elif path == "/readyz":
-            reasons = unready(metrics.worker)
+            reasons = [*unready(metrics.worker), *metrics.also()]
             status, lines = ("503 Service Unavailable", reasons) if reasons else ("200 OK", ["ready"])
         else:
             status, lines = "404 Not Found", ["there are /metrics, /livez and /readyz"]

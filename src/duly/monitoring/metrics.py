@@ -147,6 +147,8 @@ class Metrics(Collector):
     def __init__(self, worker: WorkerView | None = None, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry(auto_describe=False)
         self.worker = worker
+        #: Further reasons of not being ready, of what runs beside the worker.
+        self.also: Callable[[], list[str]] = list
         self._lock = threading.Lock()
         self._settled: dict[tuple[str, str, str], Settled] = {}
         self._seconds: dict[tuple[str, str], Histogram] = {}

@@ -16,6 +16,7 @@ commits to. This file writes no SQL and sends nothing; it checks, and hands on.
 
 from __future__ import annotations
 
+import inspect
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -253,6 +254,9 @@ class Outbox:
     ) -> int:
         """The same for all parked messages that fit. Filters are the fields of ``MessageFilter``. Returns how many."""
 
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidArgument("limit", f"is {limit!r}; it must be a whole number of at least 1.")
+
         def act(connection: Connection) -> list[int]:
             LIFECYCLE.target(Status(status), "redrive")
             found = self.reader.ids(connection, MessageFilter(status=Status(status), **filters), limit)
@@ -398,12 +402,24 @@ def _synchronous(session: Any, twin: str) -> Connection:
 
 def _checked_transports(given: Mapping[str, Transport] | None) -> dict[str, Transport]:
     out: dict[str, Transport] = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidArgument(
+            "transports", f"are of type {type(given).__name__}.", "Give a mapping of names to transports."
+        )
     for name, transport in (given or {}).items():
         if Destination.parse(name).target or not callable(getattr(transport, "send", None)):
             raise InvalidArgument(
                 f"transports[{name}]",
                 f"is a {type(transport).__name__}.",
                 "Give a plain name and something with send(message).",
+            )
+        if inspect.iscoroutinefunction(transport.send) or inspect.iscoroutinefunction(
+            getattr(transport.send, "__call__", None)  # noqa: B004
+        ):
+            raise InvalidArgument(
+                f"transports[{name}]",
+                "has an asynchronous send, which a relay's thread cannot await.",
+                "Let send block.",
             )
         out[name] = transport
     return out

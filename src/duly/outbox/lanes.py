@@ -7,6 +7,7 @@ stops, the rest is given back untried. A line of an ordering key ends at its fir
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from duly.jobs.claim import Lane
 from duly.jobs.loops import Threads
+from duly.kernel.errors import PermanentError
 from duly.kernel.lease import LeaseTerms
 from duly.outbox.message import Message
 from duly.outbox.options import Options
@@ -58,6 +60,13 @@ class Lanes:
         self._held: dict[int, tuple[Message, Unit]] = {}
         self._lock = threading.Lock()
         self._threads = Threads(options.concurrency)
+        #: One thread for each destination, so that those that hang take no other's along.
+        self._first = Threads(IDLE_LANES)
+        #: Destinations whose own thread is at work.
+        self._led: set[str] = set()
+        #: Message id → (destination, monotonic instant) of what is being handed over.
+        self._begun: dict[int, tuple[str, float]] = {}
+        self._told: set[int] = set()
         #: Nothing more is begun.
         self.stopping = threading.Event()
 
@@ -127,14 +136,30 @@ class Lanes:
                 lane.buffer.append(((unit, sink), unit.asked_at))
                 lane.outstanding += 1
                 if lane.running < lane.concurrency:
+                    threads = self._threads
+                    if lane.name not in self._led:
+                        threads = self._first
+                        self._led.add(lane.name)
                     lane.running += 1
-                    self._threads.submit(self._next, lane)
+                    threads.submit(self._next, lane, threads)
 
-    def _next(self, lane: Lane) -> None:
+    def hanging(self, seconds: float) -> list[tuple[int, str, float]]:
+        """(message, destination, seconds) of sends that have not returned for so long, each told once."""
+        now = time.monotonic()
+        with self._lock:
+            found = [
+                (i, to, now - at) for i, (to, at) in self._begun.items() if now - at > seconds and i not in self._told
+            ]
+            self._told.update(i for i, _, _ in found)
+        return found
+
+    def _next(self, lane: Lane, threads: Threads) -> None:
         """Send the next unit of a lane, then queue behind the other lanes for another turn."""
         with self._lock:
             if not lane.buffer:
                 lane.running -= 1
+                if threads is self._first:
+                    self._led.discard(lane.name)
                 return
             (unit, sink), _ = lane.buffer.popleft()
         try:
@@ -144,7 +169,7 @@ class Lanes:
                 lane.ended += 1
                 lane.outstanding -= 1
                 low = len(lane.buffer) + lane.running <= max(lane.call_at, lane.concurrency)
-                self._threads.submit(self._next, lane)
+                threads.submit(self._next, lane, threads)
             if low:
                 self._call()
 
@@ -161,11 +186,21 @@ class Lanes:
                 return
 
     def _attempt(self, message: Message) -> BaseException | None:
+        with self._lock:
+            self._begun[message.id] = message.destination, time.monotonic()
         try:
             with carried(message.headers.get("traceparent")):
-                self._transports[message.to.transport].send(message)
+                answer: object = self._transports[message.to.transport].send(message)  # type: ignore[func-returns-value]
+            if inspect.isawaitable(answer):
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                return PermanentError("the transport's send returned an awaitable, so nothing was sent: let it block")
         except BaseException as error:
             return error
+        finally:
+            with self._lock:
+                self._begun.pop(message.id, None)
+                self._told.discard(message.id)
         return None
 
     def _give_back(self, messages: Sequence[Message], sink: Sink) -> None:
@@ -189,3 +224,4 @@ class Lanes:
     def close(self) -> None:
         """Let the threads go."""
         self._threads.close()
+        self._first.close()

@@ -16,6 +16,8 @@ from duly.outbox.message import LIFECYCLE, Message, Status
 
 #: The longest that a transport can put a message off (``Retry(after=…)``), in seconds: a day.
 LONGEST_WAIT = 86_400.0
+#: And the shortest.
+SHORTEST_WAIT = 1.0
 #: The most messages of one ordering key that are taken together.
 CHAIN = 50
 #: What happens to those behind a parked message of the same ordering key.
@@ -82,22 +84,35 @@ def settle(
         return _move(message, "park", reason="exhausted", error=error)
     wait = policy.backoff.delay(max(1, message.attempts), u)
     if isinstance(problem, Retry) and problem.after is not None:
-        wait = problem.after if 0 <= problem.after <= LONGEST_WAIT else LONGEST_WAIT if problem.after > 0 else 0.0
+        # never at once: a clock that is behind would make all attempts in a moment
+        wait = min(max(problem.after, SHORTEST_WAIT), LONGEST_WAIT) if problem.after == problem.after else wait
     return _move(message, "fail", wait=wait, error=error)
 
 
-def lost(message: Message, together: int, policy: Policy, u: float = 0.0) -> Settlement:
+def lost(message: Message, together: int, policy: Policy, u: float = 0.0, begun: bool = True) -> Settlement:
     """What becomes of a message whose lease has lapsed: its relay died, or could not reach the database.
 
     That was an attempt: a message that kills its relay must not do so for ever. ``together``: so many were lost by the
-    same relay at once; the second time they come back one by one, as jobs do (``jobs.settle.apart``).
+    same relay at once; the second time they come back one by one, as jobs do (``jobs.settle.apart``). ``begun``: False for
+    one that stood behind another in a line of its ordering key, so that nobody had begun it: no attempt was used.
     """
+    if not begun:
+        return _move(message, "fail", wait=0.0, counted=False)
     if message.attempts >= policy.max_attempts:
         text = (
             f"{message.attempts} attempts were begun and none was finished: the relays that had it ended in the middle"
         )
         return _move(message, "park", reason="lost", error={"message": text, "type": "Lost"})
     return _move(message, "fail", wait=apart(message.attempts, policy.max_attempts, together, u) or 0.0)
+
+
+def first_of_lines(messages: Iterable[Message]) -> set[int]:
+    """The ids of those that are the first of their ordering key among ``messages``."""
+    first: dict[tuple[str, str | None], int] = {}
+    for message in messages:
+        place = (message.destination, message.ordering_key)
+        first[place] = min(first.get(place, message.id), message.id)
+    return set(first.values())
 
 
 def release(message: Message) -> Settlement:

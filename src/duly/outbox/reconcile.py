@@ -110,6 +110,16 @@ def enqueue(app: Application, missing: Sequence[Expected], wanted: Wanted) -> It
         yield created, len(made) - created
 
 
+def check(app: Application, one: Expected, wanted: Wanted) -> str:
+    """Why a job cannot be made of an artefact; empty when one can."""
+    options: dict[str, Any] = {"tenant": wanted.tenant} | ({} if wanted.queue is None else {"queue": wanted.queue})
+    try:
+        app.prepare(wanted.task, one.input, key=one.key, **options)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def _look(app: Application, part: Sequence[Expected], wanted: Wanted, found: Findings) -> None:
     db = app.engine.db
     keys = relation(db.is_sqlite, {"key": "text"})
@@ -231,7 +241,9 @@ def read_query(url: str, sql: str, shape: Shape) -> Iterator[tuple[int, Expected
                 connection.exec_driver_sql("PRAGMA query_only=ON")
             else:
                 connection = connection.execution_options(postgresql_readonly=True, stream_results=True)
-            for number, row in enumerate(connection.execute(text(sql)).mappings(), start=1):
+            # as it stands: a colon in a text of the query is no parameter
+            plain = sql.replace("%", "%%") if engine.dialect.name == "postgresql" else sql
+            for number, row in enumerate(connection.exec_driver_sql(plain).mappings(), start=1):
                 yield number, _shaped(shape, {name: _plain(value) for name, value in row.items()})
     finally:
         engine.dispose()

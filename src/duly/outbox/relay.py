@@ -37,13 +37,15 @@ from duly.kernel.lease import LeaseTerms
 from duly.outbox.lanes import Done, Lanes, Sink
 from duly.outbox.look import Look, Looker
 from duly.outbox.message import PARKED, Message
-from duly.outbox.plan import Settlement, Unit, lost, settle, shares, units
+from duly.outbox.plan import Settlement, Unit, first_of_lines, lost, settle, shares, units
 from duly.outbox.store import CHANNEL
 from duly.storage.wake import Bell
 
 if TYPE_CHECKING:
     from duly.outbox.box import Outbox
 
+#: A send that has not returned for so many seconds is told.
+HANGS = 60.0
 #: Seconds between looks for what is to be pruned.
 PRUNE_EVERY = 60.0
 #: Ends of attempts written in one transaction.
@@ -123,15 +125,21 @@ class Relay:
         ended: Sink = queue.SimpleQueue()
         self._lanes.dispatch(work, ended)
         batch: list[Done] = []
-        while len(batch) < report.claimed:
-            try:
-                done = ended.get(timeout=self.terms.renew_every)
-            except queue.Empty:
-                self._renew(now)
-                continue
-            if done is not None:
-                batch.append(done)
-        report.add(self._write(batch, now))
+        try:
+            while len(batch) < report.claimed:
+                try:
+                    done = ended.get(timeout=self.terms.renew_every)
+                except queue.Empty:
+                    self._renew(now)
+                    continue
+                if done is not None:
+                    batch.append(done)
+            report.add(self._write(batch, now))
+        except BaseException:
+            # what could not be written is held no longer: its lease lapses, and it is sent again
+            self._lanes.stop()
+            self._lanes = self._new_lanes()
+            raise
         self.tally.add(report)
         return report
 
@@ -411,6 +419,10 @@ class Relay:
 
     def _heart_step(self) -> None:
         self._renew()
+        for ident, destination, seconds in self._lanes.hanging(HANGS):
+            self.emitter.emit(
+                "outbox_hangs", "error", message=ident, destination=destination, seconds=round(seconds, 1)
+            )
         rescued = self._rescue()
         if rescued:
             self.tally.rescued += rescued
@@ -437,7 +449,11 @@ class Relay:
             if time.monotonic() - asked > patience:
                 return []  # nobody could write for a while, so nobody could renew; who is alive does so now
             found = self.store.lapsed(connection, now)
-            decided = [(m, lost(m, together, self.policy, self._dice.random())) for m, together in found]
+            heads = first_of_lines([m for m, _ in found])
+            decided = [
+                (m, lost(m, together, self.policy, self._dice.random(), m.ordering_key is None or m.id in heads))
+                for m, together in found
+            ]
             if decided:
                 self.store.settle(connection, [s for _, s in decided], now)
                 self._record(connection, [(m, s) for m, s in decided if s.event == "park"])

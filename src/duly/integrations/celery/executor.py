@@ -15,10 +15,12 @@ import contextvars
 import multiprocessing
 import os
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing.process import AuthenticationString  # type: ignore[attr-defined]
+from pathlib import Path
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -232,6 +234,10 @@ def _allow_children() -> None:
     handlers end with their parent, however that ends (``jobs/processes.py``). And the pool's library gives its processes a key of
     its own kind, which the standard library would not hand to a child.
     """
+    # Celery has the current directory on the path only while it loads the application; children load it later.
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
     config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     config["daemon"] = False
     config["authkey"] = AuthenticationString(config["authkey"])

@@ -58,7 +58,8 @@ def apply_robust_settings(
     soft = _soft(soft_time_limit, hard, time_limit, conf.task_soft_time_limit)
     places = {name: dict(conf.get(name) or {}) for name in _OPTIONS}
     theirs = [options.get("visibility_timeout") for options in places.values()] + [conf.get("visibility_timeout")]
-    visible = max(_seconds("visibility_timeout", visibility_timeout), *(v for v in theirs if v is not None), 0)
+    known = [_seconds("visibility_timeout", _number(v)) for v in theirs if v is not None]
+    visible = max([_seconds("visibility_timeout", visibility_timeout), *known])
     if visible <= hard:
         raise InvalidArgument(
             "visibility_timeout",
@@ -109,7 +110,16 @@ def _soft(wanted: float | None, hard: float, asked: float, theirs: float | None)
 
 
 def _shorter(seconds: float, theirs: float | None) -> float:
-    return seconds if not theirs else min(seconds, float(theirs))
+    theirs = None if theirs is None else float(_number(theirs))
+    return seconds if not theirs or theirs < 0 else min(seconds, theirs)
+
+
+def _number(value: Any) -> Any:
+    """A number that an application wrote as text (from an environment variable, say)."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _seconds(field: str, value: object) -> float:

@@ -5,10 +5,23 @@ A payload that is an object becomes the keyword arguments, anything else the onl
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.outbox.message import Message
+
+#: Headers of Celery's own protocol: a message's headers of these names are left out.
+_CELERYS = frozenset({
+    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id", "parent_id",
+    "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps", "meth",
+})  # fmt: skip
+#: What a broker's client must do so that "sent" means that the broker has it, and so that it gives up by itself (T004-q).
+_CAREFUL: Mapping[str, Mapping[str, Any]] = {
+    "amqp": {"confirm_publish": True, "read_timeout": 15, "write_timeout": 15},
+    "redis": {"socket_timeout": 15, "socket_connect_timeout": 5},
+}
 
 
 class CeleryTransport:
@@ -21,6 +34,7 @@ class CeleryTransport:
             if name in options:
                 raise InvalidArgument(name, "is decided by the message.", "Leave it out.")
         self._app, self._options = app, options
+        self._careful, self._lock = False, threading.Lock()
 
     def send(self, message: Message) -> None:
         """Publish the task. Raises what the broker's client raises when it cannot be reached.
@@ -32,6 +46,19 @@ class CeleryTransport:
             raise PermanentError("the destination names no task: write celery:<task>")
         payload: Any = message.payload
         arguments: dict[str, Any] = {"kwargs": payload} if isinstance(payload, dict) else {"args": [payload]}
-        self._app.send_task(
-            message.target, task_id=message.message_id, headers=dict(message.headers), **arguments, **self._options
-        )
+        headers = {name: value for name, value in message.headers.items() if name.lower() not in _CELERYS}
+        self._be_careful()
+        self._app.send_task(message.target, task_id=message.message_id, headers=headers, **arguments, **self._options)
+
+    def _be_careful(self) -> None:
+        """Before the first connection: what the application does not say about its broker, so that "sent" is true."""
+        with self._lock:
+            if self._careful:
+                return
+            self._careful = True
+            conf, connect = getattr(self._app, "conf", None), getattr(self._app, "connection_for_write", None)
+            if conf is None or connect is None:
+                return
+            with connect() as connection:  # opens nothing
+                careful = _CAREFUL.get(connection.transport.driver_type, {})
+            conf.broker_transport_options = {**careful, **(conf.broker_transport_options or {})}
