@@ -14,7 +14,7 @@ gap is not there that day. Instants go in aware and come out in UTC. Nothing her
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from typing import Any, TypeAlias
@@ -24,12 +24,11 @@ from duly.kernel.localtime import clock_at, in_utc, instant_of, offset_at, offse
 from duly.kernel.payload import check_name
 from duly.kernel.recurrence.dates import DAY, FIRST_DATE, LAST_DATE
 from duly.kernel.recurrence.reading import (
-    MOST_DATES,
     WEEKDAY_NAMES,
     Day,
     TimeOfDay,
     quoted,
-    read_date,
+    read_date_ranges,
     read_time,
     read_weekdays,
     write_time,
@@ -106,7 +105,7 @@ class Window:
         midnight = self.end == "24:00"
         end = _MIDNIGHT if midnight else read_time(self.end, "end")
         weekdays = tuple(range(7)) if self.days is None else read_weekdays(self.days, "days")
-        ranges = ((FIRST_DATE, LAST_DATE),) if self.dates is None else _read_dates(self.dates)
+        ranges = ((FIRST_DATE, LAST_DATE),) if self.dates is None else read_date_ranges(self.dates, "dates")
         if self.name is not None:
             check_name(self.name, "name")
         if not isinstance(self.scope, str) or not _SCOPE.fullmatch(self.scope):
@@ -381,46 +380,3 @@ def calendar_from_json(value: object, path: str = "windows") -> Calendar:
     if len(value) > MOST_WINDOWS:
         raise InvalidArgument(path, f"has {len(value)} entries; at most {MOST_WINDOWS} are allowed.")
     return Calendar([window_from_json(inner, f"{path}[{place}]") for place, inner in enumerate(value)])
-
-
-def _read_dates(value: object) -> tuple[tuple[date, date], ...]:
-    """Ranges of dates in order, those that overlap or follow each other joined."""
-    if isinstance(value, str | date) or (
-        isinstance(value, tuple) and len(value) == 2 and all(isinstance(day, str | date) for day in value)
-    ):
-        ranges = [_read_range(value, "dates")]
-    elif isinstance(value, list | tuple) and 1 <= len(value) <= MOST_DATES:
-        ranges = sorted(_read_range(inner, f"dates[{place}]") for place, inner in enumerate(value))
-    else:
-        remedy = f"Give a date, (first, last), or a list of 1 to {MOST_DATES} of these."
-        raise InvalidArgument("dates", f"is {quoted(value)}.", remedy)
-    return tuple(_joined(ranges))
-
-
-def _read_range(value: object, name: str) -> tuple[date, date]:
-    if isinstance(value, Mapping):
-        if set(value) != {"from", "to"}:
-            raise InvalidArgument(name, f"is {quoted(value)}.", 'Write {"from": "2026-12-24", "to": "2027-01-02"}.')
-        value = (value["from"], value["to"])
-    if not isinstance(value, list | tuple):
-        day = read_date(value, name)
-        return day, day
-    if len(value) != 2:
-        raise InvalidArgument(name, f"is {quoted(value)}.", "A range has a first and a last date.")
-    first, last = read_date(value[0], name), read_date(value[1], name)
-    if last < first:
-        raise InvalidArgument(name, f"goes from {first} to {last}, which is backwards.", "Give the first date first.")
-    return first, last
-
-
-def _joined(ranges: Iterable[tuple[date, date]]) -> Iterator[tuple[date, date]]:
-    held: tuple[date, date] | None = None
-    for first, last in ranges:
-        if held is not None and first <= held[1] + DAY:
-            held = held[0], max(held[1], last)
-            continue
-        if held is not None:
-            yield held
-        held = first, last
-    if held is not None:
-        yield held

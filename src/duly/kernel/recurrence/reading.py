@@ -7,7 +7,7 @@ InvalidArgument with the field, what is wrong and what to do. Lists are bounded,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, TypeAlias, TypeVar
 
@@ -129,6 +129,52 @@ def read_date(value: object, field: str) -> date:
 def read_dates(value: object, field: str) -> tuple[date, ...]:
     """One date or several, in order and without repetitions."""
     return _several(value, field, read_date, str | date, MOST_DATES, "date")
+
+
+def read_date_ranges(value: object, field: str) -> tuple[tuple[date, date], ...]:
+    """Dates and ranges of dates, each with its last: in order, those that overlap or follow each other joined.
+
+    A date, ``(first, last)``, or a list of these and of ``{"from": …, "to": …}``.
+    """
+    if isinstance(value, str | date) or (
+        isinstance(value, tuple) and len(value) == 2 and all(isinstance(day, str | date) for day in value)
+    ):
+        ranges = [_read_range(value, field)]
+    elif isinstance(value, list | tuple) and 1 <= len(value) <= MOST_DATES:
+        ranges = sorted(_read_range(inner, f"{field}[{place}]") for place, inner in enumerate(value))
+    else:
+        remedy = f"Give a date, (first, last), or a list of 1 to {MOST_DATES} of these."
+        raise InvalidArgument(field, f"is {quoted(value)}.", remedy)
+    return tuple(_joined(ranges))
+
+
+def _read_range(value: object, name: str) -> tuple[date, date]:
+    if isinstance(value, Mapping):
+        if set(value) != {"from", "to"}:
+            raise InvalidArgument(name, f"is {quoted(value)}.", 'Write {"from": "2026-12-24", "to": "2027-01-02"}.')
+        value = (value["from"], value["to"])
+    if not isinstance(value, list | tuple):
+        day = read_date(value, name)
+        return day, day
+    if len(value) != 2:
+        raise InvalidArgument(name, f"is {quoted(value)}.", "A range has a first and a last date.")
+    first, last = read_date(value[0], name), read_date(value[1], name)
+    if last < first:
+        raise InvalidArgument(name, f"goes from {first} to {last}, which is backwards.", "Give the first date first.")
+    return first, last
+
+
+def _joined(ranges: Iterable[tuple[date, date]]) -> Iterator[tuple[date, date]]:
+    held: tuple[date, date] | None = None
+    for first, last in ranges:
+        if held is not None and first <= held[1] + timedelta(days=1):
+            held = held[0], max(held[1], last)
+            continue
+        if held is not None:
+            yield held
+        held = first, last
+    if held is not None:
+        yield held
 
 
 def _several(
