@@ -62,7 +62,11 @@ class InCelery(Surroundings):
         again = task.signature_from_request(
             request, countdown=why.after, retries=request.retries, ignore_result=task.ignore_result
         )
-        again.apply_async()
+        try:
+            again.apply_async()
+        except Exception as error:
+            # the broker does not take it: it is given back instead of being acknowledged as a failure
+            raise sys.modules["celery.exceptions"].Reject(str(why), requeue=True) from error
         raise sys.modules["celery.exceptions"].Retry(message=str(why), when=why.after, sig=again)
 
 

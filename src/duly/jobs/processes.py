@@ -44,6 +44,7 @@ class RemoteRun:
     """Stands in a child for the run that the worker has."""
 
     claimed: JobFacts
+    task: Task[Any, Any]
 
 
 class ChildDied(DulyError):
@@ -180,7 +181,7 @@ def _serve(pipe: Any) -> None:
                 raise PermanentError(f"{module}.{name} is not a task in the handler's process")
             arguments = found.codec.decode(text)
             pipe.send(("begun",))
-            CURRENT.set(job and RemoteRun(job))
+            CURRENT.set(job and RemoteRun(job, found))
             output, problem = encode_output(found.fn(*arguments.args, **arguments.kwargs), limit)
             pipe.send(("done", output, problem))
         except Signal as error:
