@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from duly import Duly, InvalidArgument
+from duly import Duly, InvalidArgument, NotFound
 from duly.kernel.errors import DatabaseUnavailable
 from duly.outbox import Outbox
 from duly.outbox.message import Message
@@ -119,3 +119,36 @@ def test_what_stood_behind_another_in_its_line_loses_no_attempt_with_it() -> Non
     assert lost(line[0], 3, Policy()).event == "park"
     behind = lost(line[1], 3, Policy(), begun=False)
     assert (behind.event, behind.counted) == ("fail", False)
+
+
+def test_wrong_input_is_refused_by_name(app: Duly) -> None:
+    box = Outbox(app, transports={"a": Told()})
+    with pytest.raises(NotFound):
+        box.get(2**70)
+    for field, act in (
+        ("limit", lambda: box.redrive_where(limit=-1)),
+        ("now", lambda: box.relay().run_once("x")),  # type: ignore[arg-type]
+        ("reason", lambda: box.park(1, reason=None)),  # type: ignore[arg-type]
+        ("older", lambda: box.prune("x")),  # type: ignore[arg-type]
+        ("headers.x", lambda: publish(app, box, "a", 1, headers={"x": " padded"})),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            act()
+        assert caught.value.field == field
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Failing:
+    def send(self, message: Message) -> None:
+        raise Mute
+
+
+def test_an_error_without_a_text_is_an_ordinary_failure(app: Duly) -> None:
+    box = Outbox(app, transports={"a": Failing()})
+    app.listen(lambda event: None)
+    publish(app, box, "a", 1)
+    assert box.relay().run_once().failed == 1

@@ -39,7 +39,10 @@ def brief(error: BaseException) -> str:
 
     The lines after the first are where databases quote the row they refuse, and a log holds no data of jobs.
     """
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = ["(its text cannot be made)"]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
 
 

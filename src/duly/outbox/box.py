@@ -32,7 +32,7 @@ from duly.jobs.session import borrowed
 from duly.jobs.task import Options as When
 from duly.kernel.backoff import Backoff
 from duly.kernel.clock import Clock
-from duly.kernel.errors import InvalidArgument, WrongState
+from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.events import PROCESS, Listener
 from duly.kernel.payload import check_name, check_text
 from duly.outbox.home import Application, Home
@@ -216,6 +216,8 @@ class Outbox:
 
     def get(self, ident: int | str, tenant: str | None = None) -> Message:
         """One message, by its number or its message id. Raises NotFound, also when it is another tenant's than ``tenant``."""
+        if isinstance(ident, int) and not 0 < ident < 2**63:
+            raise NotFound("message", ident)
         self.open()
         return self.db.read(lambda c: self.reader.get(c, ident, tenant))
 
@@ -296,6 +298,8 @@ class Outbox:
         return [message.id for message in found]
 
     def _act(self, act: Any, reason: str) -> list[Message]:
+        if not isinstance(reason, str):
+            raise InvalidArgument("reason", f"is of type {type(reason).__name__}; it must be a text.")
         check_text(reason, "reason")
         self.open()
         ids: list[int] = self.db.write(act)
@@ -322,6 +326,8 @@ class Outbox:
 
         Relays do this by themselves. Pending and parked messages are never removed.
         """
+        if older is not None and (isinstance(older, bool) or not isinstance(older, int | float | timedelta)):
+            raise InvalidArgument("older", f"is {older!r}; it must be seconds or a timedelta.")
         age = (
             self.options.keep
             if older is None

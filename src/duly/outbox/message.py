@@ -164,7 +164,10 @@ def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
         field = f"headers.{name}"
         if not isinstance(value, str):
             raise InvalidArgument(field, f"is of type {type(value).__name__}; it must be a text.")
-        if not value.isprintable() or len(value) > LONGEST_HEADER:
-            raise InvalidArgument(field, f"is not printable, or longer than {LONGEST_HEADER:,} characters.")
+        if not value.isprintable() or value != value.strip() or len(value) > LONGEST_HEADER:
+            raise InvalidArgument(
+                field,
+                f"is not printable, begins or ends with a blank, or is longer than {LONGEST_HEADER:,} characters.",
+            )
         check_text(value, field)
     return dict(headers)

@@ -118,6 +118,8 @@ class Relay:
         ``now`` (aware) stands for the present instant in every statement; without it the database's clock, or the
         application's. Raises DatabaseUnavailable; what was sent and could not be marked is then sent again later.
         """
+        if now is not None and (not isinstance(now, datetime) or now.tzinfo is None):
+            raise InvalidArgument("now", f"is {now!r}; it must be a datetime with a time zone.")
         self._ready()
         report = Report(rescued=self._rescue(now))
         work, _ = self._claim(now)
