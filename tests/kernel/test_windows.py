@@ -176,6 +176,14 @@ def test_a_day_whose_midnight_comes_twice_ends_at_the_first() -> None:
     assert stretches(sunday, "2026-10-01", "2026-12-01") == [("2026-11-01T04:00", "2026-11-02T05:00")]
 
 
+def test_a_fold_of_two_hours_is_covered_to_its_end() -> None:
+    # Troll goes back from 03:00 to 01:00 at 01:00 UTC; its clock has shown 02:30 before it shows 01:00 to 02:30 again.
+    window = Window(start="02:30", end="04:00", dates="2026-10-25", tz="Antarctica/Troll")
+    assert stretches(window, "2026-10-01", "2026-11-01") == [("2026-10-25T00:30", "2026-10-25T04:00")]
+    assert all(window.covers(utc("2026-10-25T00:30") + minutes * MINUTE) for minutes in range(210))
+    assert not window.covers(utc("2026-10-25T04:00"))
+
+
 def test_a_day_that_a_zone_leaves_out_is_covered_by_nothing() -> None:
     assert stretches(Window(dates="2011-12-30", tz="Pacific/Apia"), "2011-12-01", "2012-02-01") == []
     both = Window(dates=("2011-12-29", "2011-12-31"), tz="Pacific/Apia")
