@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from duly import DulyError, UsageError
 from duly.storage.database import parse_url, shown
+from duly.storage.sqlite import is_memory
 
 PATH = click.Path(path_type=Path)
 EXAMPLE, FOLDER = HERE / "orders.csv", Path("var/shop")
@@ -87,7 +88,8 @@ def main(
     console = Console(highlight=False)
     try:
         for url in filter(None, (database_url, jobs_database_url)):
-            parse_url(url)
+            if parse_url(url).get_backend_name() == "sqlite" and is_memory(parse_url(url)):
+                raise click.UsageError("A database in memory cannot be opened by several processes. Name a file.")
         lines, bad = read_orders(orders)
         folder = make_folder(folder, fresh)
         surround(folder, database_url, jobs_database_url)

@@ -11,6 +11,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -94,10 +95,16 @@ class Run:
         """The processes that it tells of."""
         return {name: int(pid) for name, pid in re.findall(r"^  (\w+) +process (\d+)", self.said, re.MULTILINE)}
 
+    @property
+    def alive(self) -> dict[str, str]:
+        """Those of them that have not ended, and what they wrote last."""
+        logs = self.said_in.parent / "run" / "log"
+        return {n: (logs / f"{n}.log").read_text()[-500:] for n, pid in self.pids.items() if is_alive(pid)}
+
     def end(self, code: int) -> str:
         """Wait for its end. Returns what it said."""
         try:
-            self.process.wait(100)
+            self.process.wait(200)
         finally:
             self.process.kill()
         assert self.process.returncode == code, self.said
@@ -133,10 +140,10 @@ def running(cwd: Path, *arguments: str) -> Iterator[Run]:
         started.kill_all()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], why_not: Callable[[], object] = str) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "waited for a minute"
+        assert time.monotonic() < deadline, f"waited for a minute: {why_not()}"
         time.sleep(0.02)
 
 
@@ -171,6 +178,20 @@ def is_alive(pid: int) -> bool:
     return not Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
 
 
+@pytest.fixture(scope="module")
+def day_of_six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a day with six orders, to be copied."""
+    folder = tmp_path_factory.mktemp("six")
+    run(folder, "--orders", str(small(folder, 6)), "--folder", "run", "--calm", "--latency", "0")
+    return folder / "run"
+
+
+@pytest.fixture
+def six_orders(tmp_path: Path, day_of_six: Path) -> None:
+    """A run folder ``run`` in which six orders were taken, billed and receipted."""
+    shutil.copytree(day_of_six, tmp_path / "run")
+
+
 def check_once_each(folder: Path, numbers: Iterator[int] | range) -> None:
     wanted = dict.fromkeys(numbers, 1)
     assert Counter(number for number, *_ in invoices(folder)) == wanted
@@ -181,6 +202,7 @@ def check_once_each(folder: Path, numbers: Iterator[int] | range) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_every_order_is_billed_and_receipted_once_though_the_relay_is_killed(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
@@ -266,29 +288,28 @@ def test_a_file_of_ones_own_is_read_line_by_line(tmp_path: Path) -> None:
     assert [cents for _, _, cents, _ in sorted(invoices(tmp_path / "a folder/run #1"))] == [1250, 100, 200]
 
 
+@pytest.mark.usefixtures("six_orders")
 def test_what_the_middleware_has_forgotten_the_number_of_an_order_remembers(tmp_path: Path) -> None:
     file = small(tmp_path, 6)
-    arguments = ("--orders", str(file), "--folder", "run", "--calm", "--latency", "0")
-    run(tmp_path, *arguments)
     with closing(sqlite3.connect(tmp_path / "run" / "jobs.db")) as jobs:
         assert jobs.execute("DELETE FROM idempotency WHERE task = 'http'").rowcount == 6  # as after a day
         jobs.commit()
     file.write_text(file.read_text().replace("Boskoop,1,3.50", "Boskoop,2,7.00"))
-    said = run(tmp_path, *arguments)
+    said = run(tmp_path, "--orders", str(file), "--folder", "run", "--calm", "--latency", "0")
     assert re.search(r"orders +0 taken +5 repeated +1 refused", said), said
     assert re.search(r"line 4 +order 3 was refused \(409\): Order 3 is another one", said), said
     check_once_each(tmp_path / "run", range(1, 7))
 
 
+@pytest.mark.usefixtures("six_orders")
 def test_what_does_not_balance_is_named_and_ends_with_1(tmp_path: Path) -> None:
-    arguments = ("--orders", str(small(tmp_path, 6)), "--folder", "run", "--calm", "--latency", "0")
-    run(tmp_path, *arguments)
     with closing(sqlite3.connect(tmp_path / "run" / "billing.db")) as books:
         books.execute("INSERT INTO invoices VALUES ('again', 2, 'C2', 250, 6, 1), ('odd', 77, 'C2', 100, 7, 1)")
         books.execute("UPDATE invoices SET cents = 1 WHERE number = 3")
         books.commit()
     (tmp_path / "run" / "receipts" / "4-99.txt").touch()
     receipts(tmp_path / "run")[0].unlink()
+    arguments = ("--orders", str(small(tmp_path, 6)), "--folder", "run", "--calm", "--latency", "0")
     said = run(tmp_path, *arguments, code=1)
     assert "order 2 has 2 invoices" in said
     assert "invoice for order 77, which the shop does not have" in said
@@ -313,16 +334,18 @@ def test_on_a_terminal_it_draws_bars_and_says_the_same(tmp_path: Path) -> None:
     assert "every order billed exactly once" in said.decode()
 
 
+@pytest.mark.usefixtures("six_orders")
 def test_a_fresh_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    for folder in ("run", "run-2"):
-        run(tmp_path, "--orders", str(small(tmp_path, 2)), "--folder", "run", "--calm", "--latency", "0", "--fresh")
-        check_once_each(tmp_path / folder, range(1, 3))
+    run(tmp_path, "--orders", str(small(tmp_path, 2)), "--folder", "run", "--calm", "--latency", "0", "--fresh")
+    check_once_each(tmp_path / "run", range(1, 7))
+    check_once_each(tmp_path / "run-2", range(1, 3))
 
 
 # ---------------------------------------------------------------------- interruptions
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_whoever_is_killed_is_started_again_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     file = small(tmp_path, 200)
@@ -337,6 +360,7 @@ def test_whoever_is_killed_is_started_again_and_nothing_is_lost_or_doubled(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_after_a_power_cut_the_next_run_goes_on(tmp_path: Path) -> None:
     folder, file = tmp_path / "run", small(tmp_path, 120)
     arguments = ("--orders", str(file), "--folder", "run", "--calm")
@@ -350,6 +374,7 @@ def test_after_a_power_cut_the_next_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_stopped_run_ends_well_and_the_next_one_does_the_rest(tmp_path: Path) -> None:
     folder, file = tmp_path / "run", small(tmp_path, 120)
     arguments = ("--orders", str(file), "--folder", "run", "--calm")
@@ -357,7 +382,7 @@ def test_a_stopped_run_ends_well_and_the_next_one_does_the_rest(tmp_path: Path) 
         started.wait_until(lambda: len(receipts(folder)) >= 30)
         started.process.send_signal(signal.SIGINT)
         assert "Nothing is lost: run it again." in started.end(1)
-        assert [name for name, pid in started.pids.items() if is_alive(pid)] == []
+        assert started.alive == {}
     assert len(invoices(folder)) < 120, "the signal came too late to show anything"
     run(tmp_path, *arguments, "--latency", "0")
     check_once_each(folder, range(1, 121))
@@ -369,7 +394,7 @@ def test_no_process_outlives_a_run_that_is_ended_or_killed(tmp_path: Path, end: 
         started.wait_until(lambda: len(receipts(tmp_path / "run")) >= 10)
         assert len(started.pids) == len(CREW)
         started.process.send_signal(end)
-        wait_until(lambda: not any(map(is_alive, started.pids.values())))
+        wait_until(lambda: not started.alive, lambda: started.alive)
 
 
 # ---------------------------------------------------------------------- the billing service
@@ -444,7 +469,7 @@ def test_a_file_that_holds_no_orders_is_refused(tmp_path: Path, content: bytes |
     [
         (("--database-url", "mysql://localhost/x"), "mysql is not supported"),
         (("--jobs-database-url", "nonsense"), "is not a URL"),
-        (("--database-url", "sqlite://"), "in-memory"),
+        (("--jobs-database-url", "sqlite://"), "in memory"),
         (("--fresh", "--database-url", "postgresql://localhost/x"), "Name another there"),
         (("--folder", "a-file"), "cannot be the run folder"),
         (("--latency", "-1"), "--latency"),
