@@ -71,7 +71,7 @@ def reconcile(
     task: str, queue: str | None, tenant: str, file: str | None, format_: str | None, query: str | None, on: str | None, key: str,
     inputs: Sequence[tuple[str, str]], dry_run: bool, yes: bool,
 ) -> int:  # fmt: skip
-    """Compare expected artefacts with what was enqueued, and enqueue what is missing.
+    """Enqueue what should have been and was not.
 
     For those who enqueue without an outbox, after a crash between a commit and its enqueue. A row of the file or of the
     query is an artefact that should exist. Its key makes the job, so nothing is made twice: not by a second run, not by the
