@@ -81,9 +81,7 @@ def main(
         raise click.UsageError("--fresh begins with new databases, and --database-url names one. Name another there.")
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise click.ClickException(
-            f"{' and '.join(missing)} is not installed: pip install 'duly[webhook]' fastapi uvicorn"
-        )
+        raise click.ClickException(f"not installed: {', '.join(missing)}. Run: pip install -e '.[all]' fastapi uvicorn")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(highlight=False)
     try:
