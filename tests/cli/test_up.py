@@ -6,9 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+
+from duly.cli.work import Relays
+from duly.kernel.errors import DatabaseUnavailable
+from duly.kernel.events import Emitter
 
 SHOP = """
 from duly import Duly
@@ -72,3 +78,46 @@ def test_a_relay_of_duly_up_works_beside_the_worker_and_stops_with_it(tmp_path: 
         _, told = up.communicate(timeout=30)
     assert up.returncode == 0, told
     assert "outbox_relay_stopped" in told
+
+
+def test_an_outbox_without_its_table_is_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.replace("Outbox(app,", 'Outbox("sqlite:///guest.db",'))
+    (tmp_path / "guest.db").touch()
+    done = duly(tmp_path, "up", "shop.py", "--until-idle")
+    assert done.returncode == 1
+    assert "create_table()" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class FailsOnce:
+    """Stands for a relay whose database is away when it is started."""
+
+    name, ready = "r", True
+
+    def __init__(self) -> None:
+        self.emitter, self.runs, self.options = Emitter(), 0, SimpleNamespace(grace=0.1)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            raise DatabaseUnavailable("away")
+        self._stopped.wait(20)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+def test_a_relay_that_cannot_start_is_started_again_and_not_ready_meanwhile() -> None:
+    relay, told = FailsOnce(), []
+    posts = Relays()
+    posts.boxes = [SimpleNamespace(relay=lambda: relay)]
+    relay.emitter.listen(lambda event: told.append((event.name, posts.unready())))
+    posts.start()
+    for _ in range(400):
+        if relay.runs == 2:
+            break
+        time.sleep(0.02)
+    posts.stop()
+    assert relay.runs == 2
+    assert told[0] == ("loop_failed", ["relay r: DatabaseUnavailable: away"])

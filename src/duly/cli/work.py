@@ -7,7 +7,6 @@ stderr, as JSON lines when that is no terminal. Neither needs the other.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from duly.cli.times import SPAN
 
 if TYPE_CHECKING:
     from duly.app import Duly
+    from duly.jobs.loops import Loop
     from duly.jobs.worker import Tally, Worker
     from duly.monitoring.http import Monitor
 
@@ -135,63 +135,46 @@ def _run(
 
 
 class Relays:
-    """The relays of the outboxes that the application's module has made, each on a thread of its own."""
+    """The relays of the outboxes that the application's module has made, each supervised on a thread of its own."""
 
     def __init__(self) -> None:
         box = sys.modules.get("duly.outbox.box")  # whoever has an outbox has imported it
         self.boxes: list[Any] = box.made_here() if box is not None else []
-        self._running: list[tuple[Any, threading.Thread]] = []
-        self._ending = threading.Event()
-        #: Of relays that could not be started.
-        self.problems: dict[str, str] = {}
+        self._running: list[tuple[Any, Loop]] = []
 
     def __bool__(self) -> bool:
         return bool(self.boxes)
-
-    def start(self) -> None:
-        for box in self.boxes:
-            relay = box.relay()
-            thread = threading.Thread(target=self._keep_running, args=(relay,), name="duly-relay", daemon=True)
-            thread.start()
-            self._running.append((relay, thread))
-
-    def _keep_running(self, relay: Any) -> None:
-        """A relay whose database is away when it starts is started again, and the worker goes on meanwhile."""
-        from duly.jobs.loops import LOOP_BACKOFF
-        from duly.kernel.errors import brief
-
-        failures = 0
-        while not self._ending.is_set():
-            try:
-                self.problems.pop(relay.name, None)
-                relay.run()
-                return
-            except Exception as error:
-                failures += 1
-                self.problems[relay.name] = brief(error)
-                relay.emitter.emit("loop_failed", "error", loop="outbox-relay", error=brief(error), failures=failures)
-                self._ending.wait(LOOP_BACKOFF.delay(failures))
 
     def open(self) -> None:
         """Check that the tables are there. Raises SchemaMissing."""
         for box in self.boxes:
             box.open()
 
+    def start(self) -> None:
+        """Start them. One that fails, because its database is away, is started again."""
+        from duly.jobs.loops import Loop
+
+        for box in self.boxes:
+            relay = box.relay()
+            loop = Loop("outbox-relay", relay.run, relay.emitter)
+            loop.start()
+            self._running.append((relay, loop))
+
     def unready(self) -> list[str]:
         """Why messages do not leave here; empty when they do."""
-        running = [f"relay {relay.name}: a loop fails" for relay, _ in self._running if not relay.ready]
-        return [f"relay {n}: {p}" for n, p in self.problems.items()] or running
+        failed = [f"relay {relay.name}: {loop.problem}" for relay, loop in self._running if not loop.ready]
+        return failed or [f"relay {relay.name}: a loop fails" for relay, _ in self._running if not relay.ready]
 
     def empty(self) -> bool:
         """Relay until nothing is due. Was anything sent?"""
         return bool(sum(box.relay().run(until_idle=True).sent for box in self.boxes))
 
     def stop(self) -> None:
-        self._ending.set()
-        for relay, _ in self._running:
+        for relay, loop in self._running:
+            loop.stop()
             relay.stop()
-        for relay, thread in self._running:
-            thread.join(relay.options.grace + 10)
+        for relay, loop in self._running:
+            loop.join(relay.options.grace + 10)
 
 
 def _sum(one: Tally, other: Tally) -> Tally:
