@@ -157,8 +157,8 @@ class Relays:
         for box in self.boxes:
             relay = box.relay()
             loop = Loop("outbox-relay", relay.run, relay.emitter)
-            loop.start()
             self._running.append((relay, loop))
+            loop.start()
 
     def unready(self) -> list[str]:
         """Why messages do not leave here; empty when they do."""
