@@ -54,6 +54,7 @@ MEANINGS = {
     "jobs_pruned": "Ended jobs past their retention were removed.",
     "idempotency_attempt": "An idempotent function or request was called: `result` is `allowed` when its body runs, `deduped` when it does not.",
     "idempotency_state": "An idempotent function entered a state: `in_progress`, `succeeded`, `failed`.",
+    "idempotency_store_evicts": "The Redis server of idempotency keys drops keys when its memory is full: set `maxmemory-policy noeviction`.",
     "idempotency_waits": "A duplicate of a call in progress was put off; it counts when it is answered.",
     "idempotency_lost": "A body ended, or still runs, after its reservation was taken over: nothing of it was recorded.",
     "idempotency_result_dropped": "The result of an idempotent function cannot be stored: duplicates are given None.",

@@ -392,6 +392,24 @@ def test_expected_artefacts_may_come_from_a_query(on: Run, app: Duly, folder: Pa
     assert (own["expected"], own["present"]) == (2, 2)
 
 
+def test_a_row_that_cannot_be_a_job_is_told_by_its_number_and_harms_no_other(
+    on: Run, app: Duly, module: str, folder: Path
+) -> None:
+    file = write_csv(folder, ["order,cents", "1,5", "two,7", "3,5"])
+    args = ["--app", module, "outbox", "reconcile", "--task", "CHARGE", "--file", file, "--key", "charge-{order}"]
+    dry = on(*args, "--dry-run", "--json").json
+    assert (dry["expected"], dry["would_enqueue"], dry["bad"]) == (2, 2, 1)
+    done = on(*args)
+    assert done.code == 1
+    assert "order" in done.err
+    assert sorted(charged(app)) == ["charge-1", "charge-3"]
+
+
+def test_a_colon_in_a_query_is_no_parameter(on: Run, app: Duly) -> None:
+    said = on("outbox", "reconcile", "-t", "CHARGE", "--query", "SELECT 'a:b%' AS key", "--dry-run", "--json")
+    assert said.json["keys"] == ["a:b%"]
+
+
 def test_many_are_enqueued_only_with_a_yes_and_in_portions(on: Run, app: Duly, folder: Path) -> None:
     (folder / "x.jsonl").write_text("\n".join(json.dumps({"key": f"k{n}"}) for n in range(1200)))
     ask = ["outbox", "reconcile", "-t", "CHARGE", "-f", "x.jsonl"]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from duly import InvalidArgument
 from duly.idempotency import MemoryStore
-from duly.idempotency.plan import Admit, Busy, Done, Mismatch, decide
+from duly.idempotency.plan import Admit, Busy, Done, Mismatch, come_again, decide
 from duly.idempotency.reservation import LIFECYCLE, Ask, Reservation, State, Terms
 from duly.idempotency.store import Holding
 from duly.testing import ManualClock
@@ -183,3 +183,13 @@ class Owners(RuleBasedStateMachine):
 
 TestOwners = Owners.TestCase
 TestOwners.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+def test_a_duplicate_asks_again_after_as_long_as_the_first_has_been_running() -> None:  # T004-d
+    first = admitted(None, ask(), NOON)
+    for ran, wait in ((0, 1), (0.5, 1), (3, 3), (9, 9), (40, 10), (3600, 10)):
+        held = first.renewed(TERMS, NOON + ran * SECOND)
+        assert come_again(Busy(held, held.locked_until), 0.0) == pytest.approx(wait)
+        assert come_again(Busy(held, held.locked_until), 1.0) == pytest.approx(1.5 * wait)
+    soon = first.renewed(TERMS, NOON + 40 * SECOND)
+    assert come_again(Busy(soon, soon.seen_at + 4 * SECOND), 0.0) == 4

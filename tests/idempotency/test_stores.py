@@ -20,6 +20,7 @@ from duly.idempotency.plan import Admit, Busy, Done
 from duly.idempotency.reservation import Ask, Reservation, State, Terms
 from duly.idempotency.store import Holding, renew_all
 from duly.kernel.errors import StoreUnavailable
+from duly.kernel.events import PROCESS, Event
 from duly.testing import ManualClock
 from servers import PostgresServer, ValkeyServer
 
@@ -306,3 +307,42 @@ def test_many_are_renewed_in_one_go_and_each_hears_of_its_own_loss(store: Store)
     assert lost == held[::4]
     assert [h.held for h in held] == [n % 4 != 0 for n in range(40)]
     assert all(store.look("default", f"k{n}") == held[n].reservation for n in range(40) if n % 4)
+
+
+# --- A store that forgets -------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_may_drop_keys_is_told_once(own_valkey: ValkeyServer) -> None:  # T004-h
+    told: list[Event] = []
+    remove = PROCESS.listen(told.append)
+    store = RedisStore(own_valkey.url)
+    reserve(store)
+    assert (store.evicts, told) == (False, [])
+    with redis.Redis.from_url(own_valkey.url) as client:
+        client.config_set("maxmemory", "100mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    careless = RedisStore(own_valkey.url)
+    for _ in range(3):
+        careless.reserve(ask("b"))
+    remove()
+    assert careless.evicts
+    assert [(e.name, e.level, e.facts["policy"]) for e in told] == [
+        ("idempotency_store_evicts", "warning", "allkeys-lru")
+    ]
+    store.close()
+    careless.close()
+
+
+def test_what_valkey_forgets_runs_again_and_what_the_database_keeps_does_not(
+    redis_url: str, sqlite_url: str
+) -> None:  # T004-h
+    app = Duly(sqlite_url)
+    valkey = RedisStore(redis_url)
+    for store in (valkey, app.reservations):
+        assert reserve(store).succeed("1")
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    assert isinstance(valkey.reserve(ask("b")), Admit)
+    assert isinstance(app.reservations.reserve(ask("b")), Done)
+    valkey.close()
+    app.close()

@@ -190,3 +190,14 @@ def test_a_deprecated_setting_would_have_been_noticed() -> None:
     done = subprocess.run([sys.executable, "-c", CHECK.format(more=more)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "task_acks_on_failure_or_timeout" in done.stderr
+
+
+def test_numbers_that_an_application_wrote_as_text_are_read_or_refused_in_words() -> None:  # R004-12
+    app = Celery("a", set_as_current=False)
+    app.conf.update(broker_transport_options={"visibility_timeout": "7200"}, task_time_limit=-5)
+    assert apply_robust_settings(app)["visibility_timeout"] == 7200
+    assert in_force(app)["limits"] == (270, 300)
+    wrong = Celery("b", set_as_current=False)
+    wrong.conf.update(broker_transport_options={"visibility_timeout": "soon"})
+    with pytest.raises(InvalidArgument, match="visibility_timeout"):
+        apply_robust_settings(wrong)

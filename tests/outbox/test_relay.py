@@ -187,7 +187,7 @@ def test_events_hold_no_payload_and_no_headers(box: Outbox, recorder: Recorder, 
 # --- Order ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_line_is_sent_in_order_and_in_one_go(box: Outbox, recorder: Recorder) -> None:
+def test_a_line_is_sent_in_order_and_in_one_go(box: Outbox, recorder: Recorder) -> None:  # T004-r
     for n in range(8):
         publish(box, "t:x", n, ordering_key="o")
     assert box.relay().run_once().sent == 8
@@ -222,7 +222,7 @@ def test_other_lines_and_loose_messages_are_not_held_up(box: Outbox, recorder: R
     assert pending(box) == ["a1", "a2"]
 
 
-def test_a_line_that_is_being_sent_is_nobody_elses(box: Outbox, recorder: Recorder) -> None:
+def test_a_line_that_is_being_sent_is_nobody_elses(box: Outbox, recorder: Recorder) -> None:  # T004-r
     hold = recorder.then = Hold()
     for n in range(3):
         publish(box, "t:x", n, ordering_key="o")
@@ -338,7 +338,7 @@ def test_lines_and_loose_messages_share_the_batch(make: Callable[..., Outbox], r
 
 def test_a_lapsed_lease_is_taken_over_and_the_late_relay_writes_nothing(
     app: Duly, box: Outbox, recorder: Recorder, clock: ManualClock, ear: Ear
-) -> None:
+) -> None:  # T004-r
     hold = recorder.then = Hold()
     ident = publish(box, "t:x", 1)
     reports: list[Report] = []
@@ -422,7 +422,7 @@ def test_a_message_that_kills_its_relays_is_parked_and_told(
     assert [row["meta"]["reason"] for row in audit(app, m.id, "OUTBOX_PARKED")] == ["lost"]
 
 
-def test_many_relays_send_every_message_once(make: Callable[..., Outbox], recorder: Recorder) -> None:
+def test_many_relays_send_every_message_once(make: Callable[..., Outbox], recorder: Recorder) -> None:  # T004-r
     box = make(batch=7)
     with Session(box.db.session_engine) as session, session.begin():
         box.publish_many(session, "t:x", range(200))

@@ -159,6 +159,21 @@ def test_a_message_becomes_a_celery_task_with_its_id(celery: Celery, redis_url: 
     assert (second["task"], second_body[:2]) == ("shop.count", [[[1, 2]], {}])
 
 
+def test_headers_of_a_message_cannot_pass_for_celerys_own(celery: Celery, redis_url: str) -> None:  # T004-r
+    wrong = {"id": "another", "task": "shop.other", "expires": "2000-01-01", "Retries": "9", "mine": "yes"}
+    CeleryTransport(celery).send(message("celery:shop.pick", {}, headers=wrong))
+    [(headers, _)] = queued(redis_url)
+    assert (headers["id"], headers["task"], headers["expires"], headers["retries"]) == (IDENT, "shop.pick", None, 0)
+    assert headers["mine"] == "yes"
+
+
+def test_a_broker_is_asked_to_confirm_and_not_waited_for_for_ever(celery: Celery) -> None:  # T004-q
+    celery.conf.broker_transport_options = {"socket_timeout": 3, "visibility_timeout": 7}
+    CeleryTransport(celery).send(message("celery:shop.pick", {}))
+    chosen = celery.conf.broker_transport_options
+    assert chosen == {"socket_timeout": 3, "visibility_timeout": 7, "socket_connect_timeout": 5}
+
+
 def test_options_of_celery_go_along(celery: Celery, redis_url: str) -> None:
     CeleryTransport(celery, queue="late", expires=60).send(message("celery:shop.pick", {}))
     [(headers, _)] = queued(redis_url, "late")
@@ -296,7 +311,7 @@ def test_confirmations_are_asked_for_and_a_connection_that_failed_is_not_used_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     transport = RabbitTransport("memory://")
-    assert transport._connection.transport_options == {"confirm_publish": True}
+    assert transport._connection.transport_options["confirm_publish"] is True
     transport.send(message("rabbitmq:a", 1))
     transport.send(message("rabbitmq:a", 1))
     assert len(transport._idle) == 1  # used again

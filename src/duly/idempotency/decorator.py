@@ -20,13 +20,15 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 import orjson
 
 from duly.idempotency.keeper import KEEPER
-from duly.idempotency.plan import Busy, Done, Mismatch
+from duly.idempotency.plan import Busy, Done, Mismatch, come_again
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.results import Results
-from duly.idempotency.store import Holding, Store, default_store, store_finder
+from duly.idempotency.store import LOOK, Holding, Store, default_store, store_finder
 from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
+from duly.idempotency.telling import Teller
+from duly.jobs.run import is_unawaited
 from duly.jobs.task import Task, injected_parameters
-from duly.kernel.binding import instance_parameter
+from duly.kernel.binding import instance_parameter, is_async
 from duly.kernel.canonical import canonical_task_key
 from duly.kernel.errors import (
     AlreadyDone,
@@ -36,15 +38,10 @@ from duly.kernel.errors import (
     StoreUnavailable,
     brief,
 )
-from duly.kernel.events import PROCESS
 from duly.kernel.payload import check_name
-from duly.tracing import trace_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: Seconds between looks while a duplicate waits for the first call to end.
-LOOK_FIRST, LOOK_MOST = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +138,23 @@ def idempotent_task(
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
             raise InvalidArgument(field, f"is {number!r}; it must be seconds, more than 0.")
     terms = Terms(timedelta(seconds=time_limit + margin), timedelta(seconds=heartbeat), keep)
-    if isinstance(fn, Task):
-        # it is known to its application under its name, so the function inside is replaced
-        options = (
-            name or fn.name,
-            key,
-            store_finder(store),
-            tenant,
-            terms,
-            on_duplicate,
-            wait_timeout,
-            on_store_error,
-            fallback,
-        )
-        object.__setattr__(fn, "fn", _wrapped(fn.fn, Options(*options)))
-        return fn
+    check_name(tenant, "tenant")
+    task, body = (fn, fn.fn) if isinstance(fn, Task) else (None, fn)
+    _checked(body, named=name is not None or task is not None)
+    known = name or (task.name if task is not None else _name_of(body))
+    made = _wrapped(
+        body,
+        Options(known, key, store_finder(store), tenant, terms, on_duplicate, wait_timeout, on_store_error, fallback),
+    )
+    if task is None:
+        return made
+    # it is known to its application under its name, so the function inside is replaced
+    object.__setattr__(task, "fn", made)
+    return task
+
+
+def _checked(fn: Any, named: bool) -> None:
+    """Can it be run once? Raises InvalidArgument."""
     if not callable(fn) or hasattr(fn, "apply_async") or isinstance(fn, staticmethod | classmethod | type):
         raise InvalidArgument(
             "idempotent_task",
@@ -166,23 +165,8 @@ def idempotent_task(
         raise InvalidArgument(
             "idempotent_task", "decorates a generator, whose body runs while it is read.", "Return a list."
         )
-    check_name(tenant, "tenant")
-    if name is None and getattr(fn, "__name__", "") == "<lambda>":
+    if not named and getattr(fn, "__name__", "") == "<lambda>":
         raise InvalidArgument("name", "is needed: one lambda is called like the next.", "Give name=, or use def.")
-    return _wrapped(
-        fn,
-        Options(
-            name or _name_of(fn),
-            key,
-            store_finder(store),
-            tenant,
-            terms,
-            on_duplicate,
-            wait_timeout,
-            on_store_error,
-            fallback,
-        ),
-    )
 
 
 # ------------------------------------------------------------------ what it is about
@@ -202,12 +186,6 @@ def _name_of(fn: Callable[..., Any]) -> str:
     return f"{module}.{named.__qualname__}"
 
 
-def _is_async(fn: Callable[..., Any]) -> bool:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
-
-
 # ------------------------------------------------------------------ one call
 
 
@@ -222,6 +200,7 @@ class _Call:
         bound = isinstance(self.where, InCelery) and bool(args) and args[0] is self.where.task
         key, fingerprint = body.key(args, kwargs, bound)
         self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
+        self.tell = Teller(o.name, key)
 
     # --- before
 
@@ -230,25 +209,25 @@ class _Call:
         try:
             found = KEEPER.reserve(self.store, self.ask)
         except StoreUnavailable as error:
-            self._tell("idempotency_store_failed", "warning", error=brief(error))
+            self.tell.emit("idempotency_store_failed", "warning", error=brief(error))
             if self.options.on_store_error == "run":
                 return None
             if self.options.on_store_error == "raise":
                 raise
             self.where.later(error)
         if isinstance(found, Holding):
-            self._tell("idempotency_attempt", result="allowed", took_over=found.took_over)
-            self._tell("idempotency_state", state=State.IN_PROGRESS.value)
+            self.tell.emit("idempotency_attempt", result="allowed", took_over=found.took_over)
+            self.tell.emit("idempotency_state", state=State.IN_PROGRESS.value)
             return found
         if isinstance(found, Mismatch):
-            self._tell("idempotency_attempt", result="deduped")
+            self.tell.emit("idempotency_attempt", result="deduped")
             raise PayloadMismatch(self.options.name)
         raise _Duplicate(found)
 
     def answer(self, decision: Done | Busy, deadline: float) -> Any:
         """What a duplicate gets; _Wait when it is to look again."""
         if isinstance(decision, Done):
-            self._tell("idempotency_attempt", result="deduped")
+            self.tell.emit("idempotency_attempt", result="deduped")
             result = self.body.results.decoded(decision.reservation.result)
             if self.options.on_duplicate == "raise":
                 raise AlreadyDone(self.options.name, result)
@@ -257,19 +236,17 @@ class _Call:
         if self.options.on_duplicate == "wait" and left > 0:
             raise _Wait
         if self.where.comes_again:
-            self._tell("idempotency_waits", "debug")  # it counts when it is answered
+            self.tell.emit("idempotency_waits", "debug")  # it counts when it is answered
         else:
-            self._tell("idempotency_attempt", result="deduped")
-        after = (decision.until - decision.reservation.seen_at).total_seconds()
-        # it may end at any moment: look again before the lock would lapse
-        self.where.later(InProgress(self.options.name, min(max(after, 1.0), 5.0 + random.random() * 5.0)))  # noqa: S311
+            self.tell.emit("idempotency_attempt", result="deduped")
+        self.where.later(InProgress(self.options.name, come_again(decision, random.random())))  # noqa: S311
 
     def look(self, last: Done | Busy) -> Done | Busy | None:
         """Where a call in progress stands now; None when its key is free. As it stood last, when the store does not answer."""
         try:
             decision = self.store.look(self.ask.tenant, self.ask.key)
         except StoreUnavailable as error:
-            self._tell("idempotency_store_failed", "warning", error=brief(error))
+            self.tell.emit("idempotency_store_failed", "warning", error=brief(error))
             return last
         if decision is None or decision.state is State.FAILED:
             return None
@@ -286,7 +263,7 @@ class _Call:
         if error is None:
             text, problem = self.body.results.encoded(result)
             if problem:
-                self._tell("idempotency_result_dropped", "warning", problem=problem)
+                self.tell.emit("idempotency_result_dropped", "warning", problem=problem)
             end: Callable[[], bool] = functools.partial(holding.succeed, text)
         elif is_control(error):
             end, state = holding.release, None
@@ -297,16 +274,16 @@ class _Call:
         try:
             written()
         except Exception as failure:
-            self._tell("idempotency_store_failed", "error", error=brief(failure))
+            self.tell.emit("idempotency_store_failed", "error", error=brief(failure))
             KEEPER.end_later(holding, written)
 
     def _written(self, end: Callable[[], bool], state: str | None) -> bool:
         """Write an end, and tell it once it is written."""
         held = end()
         if not held:
-            self._tell("idempotency_lost", "warning")
+            self.tell.emit("idempotency_lost", "warning")
         elif state is not None:
-            self._tell("idempotency_state", state=state)
+            self.tell.emit("idempotency_state", state=state)
         return held
 
     def thrown_away(self, holding: Holding | None) -> None:
@@ -314,13 +291,6 @@ class _Call:
         if holding is not None:
             end = functools.partial(holding.fail, '{"type":"GeneratorExit"}')
             KEEPER.end_later(holding, functools.partial(self._written, end, State.FAILED.value))
-
-    def _tell(self, event: str, level: Any = "info", **facts: Any) -> None:
-        if PROCESS.active:
-            trace = trace_id()
-            if trace is not None:
-                facts["trace_id"] = trace
-            PROCESS.emit(event, level, task_name=self.options.name, idempotency_key=self.ask.key, **facts)
 
 
 class _Duplicate(Exception):
@@ -383,12 +353,12 @@ def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
 
 def _around(body: _Body) -> Callable[..., Any]:
     fn, options = body.fn, body.options
-    if _is_async(fn):
+    if is_async(fn):
 
         @functools.wraps(fn)
         async def on_the_loop(*args: Any, **kwargs: Any) -> Any:
             call = _Call(body, args, kwargs)
-            deadline, pause = time.monotonic() + options.wait_timeout, LOOK_FIRST
+            deadline, looks = time.monotonic() + options.wait_timeout, 0
             while True:
                 try:
                     holding = await _off_the_loop(call.reserve)
@@ -399,8 +369,8 @@ def _around(body: _Body) -> Callable[..., Any]:
                     try:
                         return call.answer(decision, deadline)
                     except _Wait:
-                        await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-                        pause = min(pause * 2, LOOK_MOST)
+                        looks += 1
+                        await asyncio.sleep(min(LOOK.delay(looks), max(0.0, deadline - time.monotonic())))
                         decision = await _off_the_loop(call.look, decision)
             try:
                 result = await fn(*args, **kwargs)
@@ -418,7 +388,7 @@ def _around(body: _Body) -> Callable[..., Any]:
     @functools.wraps(fn)
     def plain(*args: Any, **kwargs: Any) -> Any:
         call = _Call(body, args, kwargs)
-        deadline, pause = time.monotonic() + options.wait_timeout, LOOK_FIRST
+        deadline, looks = time.monotonic() + options.wait_timeout, 0
         while True:
             try:
                 holding = call.reserve()
@@ -429,14 +399,12 @@ def _around(body: _Body) -> Callable[..., Any]:
                 try:
                     return call.answer(decision, deadline)
                 except _Wait:
-                    time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-                    pause = min(pause * 2, LOOK_MOST)
+                    looks += 1
+                    time.sleep(min(LOOK.delay(looks), max(0.0, deadline - time.monotonic())))
                     decision = call.look(decision)
         try:
             result = fn(*args, **kwargs)
-            if inspect.isawaitable(result):
-                if inspect.iscoroutine(result):
-                    result.close()
+            if is_unawaited(result):
                 raise InvalidArgument(
                     options.name,
                     "is a plain function and returned an awaitable: its work has not been done.",

@@ -25,15 +25,12 @@ from duly.idempotency.http_run import App, Receive, Replay, Run, Scope, Send, on
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask, State, Terms
-from duly.idempotency.store import Holding, Store, store_finder
+from duly.idempotency.store import LOOK, Holding, Store, store_finder
+from duly.idempotency.telling import Teller
 from duly.kernel.errors import InvalidArgument, StoreUnavailable, brief
-from duly.kernel.events import PROCESS, Level
 from duly.kernel.payload import check_name
-from duly.tracing import trace_id
 
 MIB = 1024 * 1024
-#: Seconds between looks while a duplicate waits for the first request to end.
-LOOK_FIRST, LOOK_MOST = 0.05, 1.0
 #: The longest time, in seconds, after which a client is asked to try again: a request may end at any moment.
 RETRY_AFTER = 5
 
@@ -171,7 +168,9 @@ class IdempotencyMiddleware:
             decision = await self._decision(ask)
         except StoreUnavailable as error:
             passes = self._on_store_error == "pass"
-            self._tell(ask, "idempotency_store_failed", "warning", error=brief(error), unprotected=passes)
+            Teller(ask.task, ask.key).emit(
+                "idempotency_store_failed", "warning", error=brief(error), unprotected=passes
+            )
             if passes:
                 return functools.partial(_served, self.app, body)
             raise Refused(
@@ -180,10 +179,10 @@ class IdempotencyMiddleware:
                 retry_after=max(1, math.ceil(error.after or 1)),
             ) from None
         if isinstance(decision, Holding):
-            self._tell(ask, "idempotency_attempt", result="allowed", took_over=decision.took_over)
-            self._tell(ask, "idempotency_state", state=State.IN_PROGRESS.value)
+            Teller(ask.task, ask.key).emit("idempotency_attempt", result="allowed", took_over=decision.took_over)
+            Teller(ask.task, ask.key).emit("idempotency_state", state=State.IN_PROGRESS.value)
             return functools.partial(self._run, ask, decision, caller, body)
-        self._tell(ask, "idempotency_attempt", result="deduped")
+        Teller(ask.task, ask.key).emit("idempotency_attempt", result="deduped")
         return functools.partial(_answered, _duplicate(decision, caller))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
@@ -210,7 +209,7 @@ class IdempotencyMiddleware:
 
     async def _decision(self, ask: Ask) -> Holding | Done | Busy | Mismatch:
         """May it run? If so, as whose holder. A duplicate of a request in progress looks again until its patience is over."""
-        deadline, pause = time.monotonic() + self._wait, LOOK_FIRST
+        deadline, looks = time.monotonic() + self._wait, 0
         busy: Busy | None = None
         while True:
             try:
@@ -223,8 +222,8 @@ class IdempotencyMiddleware:
             if not isinstance(decision, Busy) or left <= 0:
                 return decision
             busy = decision
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 2, LOOK_MOST)
+            looks += 1
+            await asyncio.sleep(min(LOOK.delay(looks), left))
 
     async def _reserved(self, ask: Ask) -> Holding | Done | Busy | Mismatch:
         """Ask the store, off the loop. What is admitted when nobody waits for it any more is given back."""
@@ -253,7 +252,7 @@ class IdempotencyMiddleware:
             caller=caller,
             remember=self._remember,
             max_response=self._max_response,
-            tell=functools.partial(self._tell, ask),
+            tell=Teller(ask.task, ask.key).emit,
         )
         task = asyncio.create_task(run.run(self.app, scope))
         self._running.add(task)
@@ -265,13 +264,6 @@ class IdempotencyMiddleware:
             run.leave(task)
             raise
         task.result()
-
-    def _tell(self, ask: Ask, event: str, level: Level = "info", **facts: Any) -> None:
-        if PROCESS.active:
-            trace = trace_id()
-            if trace is not None:
-                facts["trace_id"] = trace
-            PROCESS.emit(event, level, task_name=ask.task, idempotency_key=ask.key, **facts)
 
 
 # ------------------------------------------------------------------ who serves a request that does not run

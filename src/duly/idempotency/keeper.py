@@ -18,12 +18,13 @@ from collections.abc import Callable
 from duly.idempotency.plan import Admit, Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask
 from duly.idempotency.store import Doubtful, Holding, Store, renew_all
+from duly.idempotency.telling import Teller
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import StoreUnavailable, brief
-from duly.kernel.events import PROCESS, Level
+from duly.kernel.events import Level
 
-#: Seconds between tries to reach a store that did not answer.
-AGAIN, AGAIN_MOST = 0.5, 10.0
+#: Between tries to write what a store did not take.
+AGAIN = Backoff(base=1.0, factor=2.0, max=10.0)
 #: A thread that has had nothing to do for so many seconds ends.
 IDLE = 60.0
 #: When a call is to be made again whose store did not answer, by how often in a row it has not (T004-g).
@@ -83,15 +84,14 @@ class _Loop:
         try:
             lost = renew_all([kept.holding for kept in due])
         except Exception as error:
-            lost, beat = [], min(beat, AGAIN)
+            lost, beat = [], min(beat, AGAIN.base)
             _failed("warning" if isinstance(error, StoreUnavailable) else "error", due[0].holding, error)
         now = time.monotonic()
         for kept in due:
             kept.due = now + min(beat, kept.holding.terms.heartbeat.total_seconds())
         for holding in lost:
             self.let_go(holding)
-            r = holding.reservation
-            PROCESS.emit("idempotency_lost", "warning", task_name=r.task, idempotency_key=r.key)
+            _teller(holding).emit("idempotency_lost", "warning")
 
     def _finish(self, kept: _Kept) -> None:
         assert kept.end is not None
@@ -100,7 +100,7 @@ class _Loop:
         except Exception as error:
             _failed("warning" if isinstance(error, StoreUnavailable) else "error", kept.holding, error)
             kept.tries += 1
-            kept.due = time.monotonic() + min(AGAIN * 2 ** min(kept.tries, 5), AGAIN_MOST)
+            kept.due = time.monotonic() + AGAIN.delay(kept.tries)
             if kept.due <= kept.gives_up:
                 return
         self.let_go(kept.holding)
@@ -111,8 +111,11 @@ class _Loop:
 
 
 def _failed(level: Level, holding: Holding, error: Exception) -> None:
-    r = holding.reservation
-    PROCESS.emit("idempotency_store_failed", level, task_name=r.task, idempotency_key=r.key, error=brief(error))
+    _teller(holding).emit("idempotency_store_failed", level, error=brief(error))
+
+
+def _teller(holding: Holding) -> Teller:
+    return Teller(holding.reservation.task, holding.reservation.key)
 
 
 class Keeper:

@@ -67,6 +67,17 @@ def decide(found: Reservation | None, ask: Ask, now: datetime) -> Decision:
     return Admit(_reserved(ask, now, found), took_over=True)
 
 
+def come_again(busy: Busy, u: float) -> float:
+    """In how many seconds a duplicate of a call in progress should ask again: after as long as that has run by its last sign of
+    life, from one second to ten, and never after its lock. ``u`` in [0, 1) spreads duplicates that came together.
+    """
+    held = busy.reservation
+    begun = _EPOCH + timedelta(microseconds=held.token)
+    ran = (held.seen_at - begun).total_seconds()
+    left = (busy.until - held.seen_at).total_seconds()
+    return min(max(ran, 1.0), 10.0, max(left, 1.0)) * (1.0 + 0.5 * u)
+
+
 def _reserved(ask: Ask, now: datetime, before: Reservation | None) -> Reservation:
     remembered = before is not None and before.lives(now)
     if before is not None and remembered:

@@ -17,6 +17,7 @@ import orjson
 from duly.idempotency.reservation import Reservation, State
 from duly.idempotency.store import Store
 from duly.kernel.errors import InvalidArgument, StoreUnavailable
+from duly.kernel.events import PROCESS
 
 _SWAP = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -40,6 +41,7 @@ class RedisStore(Store):
                 "store", "is Redis, and its client is not installed.", "Install duly[redis]."
             ) from None
         self._errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
+        self._refusals: tuple[type[Exception], ...] = (redis.ResponseError,)
         self._client: Any = server
         if isinstance(server, str):
             try:
@@ -47,7 +49,26 @@ class RedisStore(Store):
             except ValueError as error:
                 raise InvalidArgument("store", f"has a URL that cannot be used: {error}.") from None
         self._prefix = prefix
+        self._evicts: bool | None = None
         self._swap = self._client.register_script(_SWAP)
+
+    @property
+    def evicts(self) -> bool:
+        """Is the server set to drop keys when its memory is full, so that a call may run twice (T004-h)? Asked once.
+
+        False also where it does not say. Raises StoreUnavailable.
+        """
+        if self._evicts is None:
+            try:
+                told = self._client.info("memory")
+            except self._refusals:
+                told = {}  # INFO is not allowed here
+            except self._errors as error:
+                raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+            self._evicts = bool(told.get("maxmemory")) and told.get("maxmemory_policy", "noeviction") != "noeviction"
+            if self._evicts:
+                PROCESS.emit("idempotency_store_evicts", "warning", policy=told["maxmemory_policy"])
+        return self._evicts
 
     def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
         def ask() -> Any:
@@ -57,6 +78,7 @@ class RedisStore(Store):
             return pipe.execute()
 
         text, (seconds, micros) = self._asked(ask)
+        self.evicts  # noqa: B018 (told once)
         now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
         return (None if text is None else _decoded(text)), now
 

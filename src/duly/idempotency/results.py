@@ -8,7 +8,6 @@ recorded at all: a duplicate is better given nothing than something else.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
@@ -17,6 +16,8 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from duly.jobs.codec import is_plain
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import check_value
 
 #: The longest text that is recorded, in bytes.
 LONGEST = 1_000_000
@@ -47,14 +48,17 @@ class Results:
             return None, "it would not come back as it was"
         if len(text) > LONGEST:
             return None, f"it is longer than {LONGEST:,} bytes"
-        if b"\\u0000" in text and "\x00" in repr(orjson.loads(text)).replace("\\x00", "\x00"):
-            return None, "it holds a NUL character"
+        try:
+            check_value(orjson.loads(text), "result")
+        except InvalidArgument:
+            return None, "it holds what no database gives back"
         return text.decode(), ""
 
     def _text(self, result: Any) -> bytes | None:
         if self._adapter is None:
             plain = to_jsonable_python(result, bytes_mode="base64", inf_nan_mode="constants")
-            return None if _has_no_json(plain) else orjson.dumps(plain)
+            check_value(plain, "result")
+            return orjson.dumps(plain)
         text: bytes = self._adapter.dump_json(result, warnings="error")
         back = self._adapter.validate_json(text)
         return orjson.dumps(orjson.loads(text)) if back == result and type(back) is type(result) else None
@@ -71,12 +75,3 @@ def _adapter(returns: Any) -> TypeAdapter[Any]:
         return TypeAdapter(returns, config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"))
     except PydanticUserError:
         return TypeAdapter(returns)  # a model has a configuration of its own
-
-
-def _has_no_json(value: Any) -> bool:
-    """NaN and infinities, which JSON does not know."""
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, dict):
-        return any(map(_has_no_json, value.values()))
-    return isinstance(value, list) and any(map(_has_no_json, value))

@@ -15,11 +15,14 @@ from datetime import datetime, timedelta
 from duly.clock import SystemClock
 from duly.idempotency.plan import Admit, Decision, decide
 from duly.idempotency.reservation import Ask, Reservation, State, Terms
+from duly.kernel.backoff import Backoff
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, StoreUnavailable
 
 #: Rounds of look, decide, write. Each lost round means that somebody else won one.
 ROUNDS = 100
+#: Between looks of a duplicate that waits for the first call to end.
+LOOK = Backoff(base=0.05, factor=2.0, max=1.0)
 
 
 class Store(ABC):

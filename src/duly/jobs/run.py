@@ -149,13 +149,27 @@ class Run:
             self.handle.cancel()
 
 
+def trace_of(meta: str | None) -> str | None:
+    """The ``traceparent`` in a job's meta (JSON text), if there is one."""
+    if meta is None or '"traceparent"' not in meta:
+        return None
+    return tracing.checked(orjson.loads(meta).get("traceparent"))
+
+
 @tracing.source
-def _of_run() -> object:
+def _of_run() -> str | None:
     """The trace that the present job brought along."""
     run = CURRENT.get()
-    if run is None or run.claimed.meta is None or '"traceparent"' not in run.claimed.meta:
-        return None
-    return orjson.loads(run.claimed.meta).get("traceparent")
+    return None if run is None else trace_of(run.claimed.meta)
+
+
+def is_unawaited(result: object) -> bool:
+    """Is it the awaitable of work that was never done? A coroutine is closed, so that nobody is warned of it later."""
+    if not inspect.isawaitable(result):
+        return False
+    if inspect.iscoroutine(result):
+        result.close()
+    return True
 
 
 def to_job(c: Claimed, worker: str) -> Job:
@@ -262,9 +276,7 @@ def clean(text: str) -> str:
 def call(task: Task[Any, Any], arguments: Arguments) -> Any:
     """Call a plain handler. One that returns an awaitable by mistake is told so."""
     result = task.fn(*arguments.args, **arguments.kwargs)
-    if inspect.isawaitable(result):
-        if inspect.iscoroutine(result):
-            result.close()
+    if is_unawaited(result):
         raise PermanentError(
             f"task {task.name} is a plain function but returned an awaitable; define it with `async def`"
         )

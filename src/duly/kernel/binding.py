@@ -6,6 +6,7 @@ part of what is asked for: the instance of a method, a session, a context.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
@@ -108,6 +109,14 @@ def instance_parameter(function: Callable[..., Any]) -> str | None:
     around = function.__qualname__.rpartition(".")[0]
     in_a_class = around != "" and not around.endswith("<locals>")
     return first if first == "self" or (first == "cls" and in_a_class) else None
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Does calling it give a coroutine? Looked for through partials and objects that can be called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = getattr(type(function), "__call__", None)  # noqa: B004 (the method itself is looked at)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -61,10 +61,6 @@ class Emitter:
 class _Process(Emitter):
     """Until somebody listens, trouble goes to the standard ``logging`` (logger ``duly``), so that none is silent."""
 
-    @property
-    def active(self) -> bool:
-        return True
-
     def emit(self, name: str, level: Level = "info", **facts: Any) -> None:
         if self._listeners:
             super().emit(name, level, **facts)

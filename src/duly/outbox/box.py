@@ -16,7 +16,6 @@ commits to. This file writes no SQL and sends nothing; it checks, and hands on.
 
 from __future__ import annotations
 
-import inspect
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +30,7 @@ from duly.jobs.codec import encode_plain
 from duly.jobs.session import borrowed
 from duly.jobs.task import Options as When
 from duly.kernel.backoff import Backoff
+from duly.kernel.binding import is_async
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.events import PROCESS, Listener
@@ -419,9 +419,7 @@ def _checked_transports(given: Mapping[str, Transport] | None) -> dict[str, Tran
                 f"is a {type(transport).__name__}.",
                 "Give a plain name and something with send(message).",
             )
-        if inspect.iscoroutinefunction(transport.send) or inspect.iscoroutinefunction(
-            getattr(transport.send, "__call__", None)  # noqa: B004
-        ):
+        if is_async(transport.send):
             raise InvalidArgument(
                 f"transports[{name}]",
                 "has an asynchronous send, which a relay's thread cannot await.",

@@ -7,7 +7,6 @@ stops, the rest is given back untried. A line of an ordering key ends at its fir
 
 from __future__ import annotations
 
-import inspect
 import queue
 import threading
 import time
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from duly.jobs.claim import Lane
 from duly.jobs.loops import Threads
+from duly.jobs.run import is_unawaited
 from duly.kernel.errors import PermanentError
 from duly.kernel.lease import LeaseTerms
 from duly.outbox.message import Message
@@ -191,9 +191,7 @@ class Lanes:
         try:
             with carried(message.headers.get("traceparent")):
                 answer: object = self._transports[message.to.transport].send(message)  # type: ignore[func-returns-value]
-            if inspect.isawaitable(answer):
-                if inspect.iscoroutine(answer):
-                    answer.close()
+            if is_unawaited(answer):
                 return PermanentError("the transport's send returned an awaitable, so nothing was sent: let it block")
         except BaseException as error:
             return error

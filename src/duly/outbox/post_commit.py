@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,6 +37,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from duly.jobs.run import is_unawaited
 from duly.jobs.task import FARTHEST
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS
@@ -279,8 +279,7 @@ def _sent(call: _Call) -> Exception | None:
     try:
         with carried(call.traceparent):
             answer = call.send()
-        if inspect.iscoroutine(answer):
-            answer.close()
+        if is_unawaited(answer):
             return TypeError("the sender answered with a coroutine, which nobody awaits")
     except Exception as error:
         return error

@@ -10,12 +10,12 @@ Source: R004-5, T004-q.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from duly.jobs.task import Task
+from duly.kernel.binding import is_async
 from duly.kernel.errors import InvalidArgument
 
 S = TypeVar("S", bound="Sender | None")
@@ -74,8 +74,7 @@ def _checked_sender(sender: Sender | None) -> Sender | None:
     remedy = "Give a Duly application, a Celery application, or a function of (task_name, args, kwargs, options)."
     if not callable(sender):
         raise InvalidArgument("sender", f"is of type {type(sender).__name__}.", remedy)
-    called = getattr(type(sender), "__call__", None)  # noqa: B004 - the method itself is looked at
-    if inspect.iscoroutinefunction(sender) or inspect.iscoroutinefunction(called):
+    if is_async(sender):
         raise InvalidArgument("sender", "is asynchronous, and a commit cannot wait for it.", "Give a plain function.")
     return sender
 

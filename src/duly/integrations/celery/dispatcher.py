@@ -30,19 +30,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import orjson
-
-from duly import tracing
 from duly.jobs.engine import Engine
 from duly.jobs.handover import HOLDER, HandoverStore, follow
 from duly.jobs.house import Housekeeper
 from duly.jobs.loops import Loop
-from duly.jobs.run import INTERRUPTED, Run
+from duly.jobs.run import INTERRUPTED, Run, trace_of
 from duly.jobs.task import Task
 from duly.jobs.worker import Worker
 from duly.jobs.worker.running import STARTS_WITHIN
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
+from duly.outbox.transports.brokers import CAREFUL
 
 #: The name of the Celery task that runs a job.
 EXECUTE = "duly.execute"
@@ -347,7 +345,7 @@ class _Broker:
     def connect(self) -> None:
         """Connect; raises what the broker's client raises, within seconds."""
         connection = self._app.connection_for_write()
-        careful = _CAREFUL.get(connection.transport.driver_type, {})
+        careful = CAREFUL.get(connection.transport.driver_type, {})
         # at most one try: trying again, and saying so meanwhile, is the loop's business
         connection.transport_options = {
             **careful,
@@ -367,7 +365,7 @@ class _Broker:
         """Publish one message: which job, and the token that proves it. The input stays in the database."""
         c, task = run.claimed, run.task
         limits = {} if task is None or task.timeout is None else _limits(task)
-        trace = _trace(c.meta)
+        trace = trace_of(c.meta)  # for what follows traces through Celery; handlers have it from the job itself
         self._app.send_task(
             EXECUTE,
             kwargs={"job": c.id, "token": c.token},
@@ -386,25 +384,11 @@ class _Broker:
                 connection.release()
 
 
-#: What a connection to a kind of broker needs so that a message is either known to be there, or an error is raised in time.
-_CAREFUL: Mapping[str, Mapping[str, Any]] = {
-    "amqp": {"confirm_publish": True, "read_timeout": 15, "write_timeout": 15},
-    "redis": {"socket_timeout": 15, "socket_connect_timeout": 5},
-}
-
-
 def _limits(task: Task[Any, Any]) -> dict[str, float]:
     """Celery's limits for one run: behind the job's own timeout, which is obeyed by the executor."""
     assert task.timeout is not None
     timeout = task.timeout + (STARTS_WITHIN if task.run_in == "process" else 0.0)
     return {"soft_time_limit": timeout + MARGIN / 2, "time_limit": timeout + MARGIN}
-
-
-def _trace(meta: str | None) -> str | None:
-    """The trace that the job belongs to, for what follows traces through Celery. (Handlers have it from the job itself.)"""
-    if meta is None or '"traceparent"' not in meta:
-        return None
-    return tracing.checked(orjson.loads(meta).get("traceparent"))
 
 
 def share(wanted: Mapping[str, int], left: int, turn: int) -> dict[str, int]:

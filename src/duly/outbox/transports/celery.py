@@ -6,22 +6,17 @@ A payload that is an object becomes the keyword arguments, anything else the onl
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.outbox.message import Message
+from duly.outbox.transports.brokers import CAREFUL
 
 #: Headers of Celery's own protocol: a message's headers of these names are left out.
 _CELERYS = frozenset({
     "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id", "parent_id",
     "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers", "stamps", "meth",
 })  # fmt: skip
-#: What a broker's client must do so that "sent" means that the broker has it, and so that it gives up by itself (T004-q).
-_CAREFUL: Mapping[str, Mapping[str, Any]] = {
-    "amqp": {"confirm_publish": True, "read_timeout": 15, "write_timeout": 15},
-    "redis": {"socket_timeout": 15, "socket_connect_timeout": 5},
-}
 
 
 class CeleryTransport:
@@ -60,5 +55,5 @@ class CeleryTransport:
             if conf is None or connect is None:
                 return
             with connect() as connection:  # opens nothing
-                careful = _CAREFUL.get(connection.transport.driver_type, {})
+                careful = CAREFUL.get(connection.transport.driver_type, {})
             conf.broker_transport_options = {**careful, **(conf.broker_transport_options or {})}

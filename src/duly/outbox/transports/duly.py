@@ -16,7 +16,7 @@ from duly.outbox.message import Message
 class Enqueueing(Protocol):
     """What is needed of the application that takes the jobs."""
 
-    def enqueue(self, name: str, input: Mapping[str, Any] | None = None, /, **options: Any) -> Any: ...
+    def enqueue(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> Any: ...
 
 
 class DulyTransport:

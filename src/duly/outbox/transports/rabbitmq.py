@@ -14,6 +14,7 @@ from typing import Any
 
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.outbox.message import Message
+from duly.outbox.transports.brokers import CAREFUL
 
 #: Seconds until an attempt to reach the broker, or to hear its confirmation, is given up.
 TIMEOUT = 10.0
@@ -26,9 +27,7 @@ class RabbitTransport:
         if not isinstance(url, str) or "://" not in url:
             raise InvalidArgument("url", "is not a URL.", "Write amqp://user@host/vhost.")
         self._kombu: Any = import_module("kombu")
-        self._connection = self._kombu.Connection(
-            url, connect_timeout=TIMEOUT, transport_options={"confirm_publish": True}
-        )
+        self._connection = self._kombu.Connection(url, connect_timeout=TIMEOUT, transport_options=dict(CAREFUL["amqp"]))
         #: Open connections with a channel each, that no thread uses at this moment.
         self._idle: deque[tuple[Any, Any]] = deque()
         self._exchange, self._routing_key, self._mandatory = exchange, routing_key, mandatory
