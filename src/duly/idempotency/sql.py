@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -46,47 +46,36 @@ class SqlStore(Store):
         return self.db.clock.now() if self.db.clock.manual else super().instant(start, elapsed)
 
     def insert(self, new: Reservation) -> bool:
-        written: bool = self._writing(lambda c: c.execute(self._insert, _values(new)).first() is not None)
+        written: bool = self._asked(self.db.once, lambda c: c.execute(self._insert, _values(new)).first() is not None)
         return written
 
     def replace(self, old: Reservation, new: Reservation | None) -> bool:
-        if new is None:
-            statement: Any = delete(t).where(*_exactly(old))
-        else:
-            statement = update(t).where(*_exactly(old)).values(_values(new))
-        written: bool = self._writing(lambda c: c.execute(statement).rowcount == 1)
+        written: bool = self._asked(self.db.once, lambda c: c.execute(_change(old, new)).rowcount == 1)
         return written
 
     def replace_many(self, pairs: Sequence[tuple[Reservation, Reservation]]) -> list[bool]:
-        def run(connection: Connection) -> list[bool]:
-            return [
-                connection.execute(update(t).where(*_exactly(old)).values(_values(new))).rowcount == 1
-                for old, new in sorted(pairs, key=lambda pair: (pair[0].tenant, pair[0].key))
-            ]
-
+        # in one order everywhere, so that two processes that renew at once do not wait for each other in a circle
         order = sorted(range(len(pairs)), key=lambda i: (pairs[i][0].tenant, pairs[i][0].key))
-        try:
-            written = self.db.write(run)
-        except DatabaseUnavailable as error:
-            raise StoreUnavailable(str(error)) from error
-        return [one for _, one in sorted(zip(order, written, strict=True))]
+
+        def run(connection: Connection) -> dict[int, bool]:
+            return {i: connection.execute(_change(*pairs[i])).rowcount == 1 for i in order}
+
+        written: dict[int, bool] = self._asked(self.db.write, run)
+        return [written[i] for i in range(len(pairs))]
 
     def prune(self) -> int:
         gone = select(t.c.tenant, t.c.key).where(t.c.kept_until <= self.db.now()).limit(PRUNED)
         statement = delete(t).where(tuple_(t.c.tenant, t.c.key).in_(gone), t.c.kept_until <= self.db.now())
-        forgotten: int = self._writing(lambda c: c.execute(statement).rowcount)
+        forgotten: int = self._asked(self.db.once, lambda c: c.execute(statement).rowcount)
         return forgotten
 
     def _reading(self, fn: Any) -> Any:
-        try:
-            # one statement: on PostgreSQL without BEGIN and ROLLBACK around it
-            return self.db.read(fn) if self.db.is_sqlite else self.db.once(fn)
-        except DatabaseUnavailable as error:
-            raise StoreUnavailable(str(error)) from error
+        # one statement: on PostgreSQL without BEGIN and ROLLBACK around it
+        return self._asked(self.db.read if self.db.is_sqlite else self.db.once, fn)
 
-    def _writing(self, fn: Any) -> Any:
+    def _asked(self, door: Callable[[Any], Any], fn: Any) -> Any:
         try:
-            return self.db.once(fn)
+            return door(fn)
         except DatabaseUnavailable as error:
             raise StoreUnavailable(str(error)) from error
 
@@ -100,6 +89,11 @@ def _of(row: Any) -> Reservation | None:
         result=None if row.result is None else orjson.dumps(row.result).decode(),
         error=None if row.error is None else orjson.dumps(row.error).decode(),
     )  # fmt: skip
+
+
+def _change(old: Reservation, new: Reservation | None) -> Any:
+    """The statement that writes ``new``, or nothing, where exactly ``old`` stands."""
+    return delete(t).where(*_exactly(old)) if new is None else update(t).where(*_exactly(old)).values(_values(new))
 
 
 def _exactly(old: Reservation) -> list[ColumnElement[bool]]:
