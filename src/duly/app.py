@@ -58,6 +58,7 @@ class Duly:
     def __init__(self, database_url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> None:
         self.settings = Settings.load(database_url=database_url, **settings)
         self.events = Emitter()
+        PROCESS.join(self.events)
         self.db = Database(self.settings, clock)
         self.engine = Engine(self.db, self.events)
         self.queues = Queues(self)
@@ -305,13 +306,7 @@ class Duly:
 
         ``listener`` is called on the thread that emits, so it must be quick. What it raises is told as an event and harms nobody.
         """
-        mine, process = self.events.listen(listener), PROCESS.listen(listener)
-
-        def remove() -> None:
-            mine()
-            process()
-
-        return remove
+        return self.events.listen(listener)
 
     def why(self, ident: int, tenant: str | None = None) -> list[Check]:
         """Why a job does not run: every condition, met or not, each with its remedy. Raises NotFound."""

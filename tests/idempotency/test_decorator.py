@@ -834,7 +834,9 @@ def _admitted(decision: Any) -> Reservation:
     return found
 
 
-def test_trouble_is_never_silent(caplog: pytest.LogCaptureFixture) -> None:  # R004-5
+def test_trouble_is_never_silent(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:  # R004-5
+    monkeypatch.setattr(PROCESS, "_joined", ())  # other tests' applications
+
     @idempotent_task(store=Away(), on_store_error="run")
     def f() -> None: ...
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from duly.kernel.events import Emitter, Event
+import gc
+
+import pytest
+
+from duly.kernel.events import PROCESS, Emitter, Event
 
 
 def test_every_listener_hears_an_event_with_its_facts() -> None:
@@ -46,3 +50,20 @@ def test_a_listener_may_remove_itself_while_it_hears() -> None:
     emitter.emit("first")
     emitter.emit("second")
     assert heard == ["first"]
+
+
+def test_an_application_that_is_gone_hears_no_more_and_keeps_nobody_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    process, emitter, heard = type(PROCESS)(), Emitter(), list[Event]()
+    process.join(emitter)
+    process.emit("trouble", "warning", n=1)
+    assert [record.getMessage() for record in caplog.records] == ["trouble n=1"]
+    emitter.listen(heard.append)
+    process.emit("trouble", "warning", n=2)
+    assert [event.facts for event in heard] == [{"n": 2}]
+    del emitter
+    gc.collect()
+    process.emit("trouble", "error", n=3)
+    assert len(heard) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
+    process.emit("news", "info")
+    assert len(caplog.records) == 2

@@ -6,6 +6,7 @@ batches: one event with many jobs, so that the hot path pays once.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -61,10 +62,21 @@ class Emitter:
 class _Process(Emitter):
     """Until somebody listens, trouble goes to the standard ``logging`` (logger ``duly``), so that none is silent."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._joined: tuple[weakref.ref[Emitter], ...] = ()
+
+    def join(self, emitter: Emitter) -> None:
+        """Let an application's listeners hear too, for as long as the application is there."""
+        self._joined = (*(ref for ref in self._joined if ref() is not None), weakref.ref(emitter))
+
     def emit(self, name: str, level: Level = "info", **facts: Any) -> None:
+        heard = [emitter for ref in self._joined if (emitter := ref()) is not None and emitter.active]
+        for emitter in heard:
+            emitter.emit(name, level, **facts)
         if self._listeners:
             super().emit(name, level, **facts)
-        elif level in ("warning", "error"):
+        elif not heard and level in ("warning", "error"):
             import logging
 
             told = " ".join(f"{key}={value}" for key, value in facts.items())
@@ -73,4 +85,4 @@ class _Process(Emitter):
 
 #: For what happens outside any application: a function that is idempotent, a send after a commit. Every application's
 #: listeners hear it too.
-PROCESS: Emitter = _Process()
+PROCESS = _Process()

@@ -33,7 +33,7 @@ from duly.kernel.backoff import Backoff
 from duly.kernel.binding import is_async
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
-from duly.kernel.events import PROCESS, Listener
+from duly.kernel.events import Listener
 from duly.kernel.payload import check_name, check_text
 from duly.outbox.home import Application, Home
 from duly.outbox.message import (
@@ -196,13 +196,7 @@ class Outbox:
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Hear every event of the application, or of the process where there is none; returns a function that stops it."""
-        removers = [emitter.listen(listener) for emitter in {id(e): e for e in (self.events, PROCESS)}.values()]
-
-        def remove() -> None:
-            for each in removers:
-                each()
-
-        return remove
+        return self.events.listen(listener)  # an application hears what happens in the process too
 
     # ------------------------------------------------------------------ look
 
