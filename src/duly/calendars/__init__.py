@@ -1,0 +1,1 @@
+"""Blackout calendars: when work is held, in local time."""

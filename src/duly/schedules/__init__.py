@@ -1,0 +1,1 @@
+"""Schedules: recurring work as rows, and a ledger of every occurrence."""
