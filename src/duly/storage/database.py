@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Engine, PoolProxiedConnection, QueuePool, exc, func, literal
+from sqlalchemy import ColumnElement, Connection, Engine, PoolProxiedConnection, QueuePool, exc, func, literal, select
 from sqlalchemy.engine import URL, make_url
 
 from duly.clock import SystemClock
@@ -289,6 +289,11 @@ class Database:
             ear = sqlite.FileEar(self.url, watch)
             return self.controls.add(Bell(CONTROL_STEP, ear.heard, ear.close))
         return self.controls.add(Bell())
+
+    def announce(self, connection: Connection) -> None:
+        """Tell workers elsewhere, when this commits, that a control (gate, pause, limit, blackout) was changed."""
+        if not self.is_sqlite and self.settings.notify:
+            connection.execute(select(func.pg_notify(CONTROLS, "")))
 
     def listener(self, failed: Callable[[BaseException], None]) -> Listener | None:
         """The thread that hears other processes on PostgreSQL; None where there is none (SQLite, a pooler)."""
