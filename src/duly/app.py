@@ -34,6 +34,7 @@ from duly.kernel.errors import InvalidArgument, UnknownTask
 from duly.kernel.events import PROCESS, Emitter, Listener
 from duly.kernel.gate import Rate
 from duly.kernel.payload import check_name, check_size, check_value
+from duly.schedules.door import Schedules
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
@@ -41,6 +42,9 @@ from duly.tracing import traceparent
 
 if TYPE_CHECKING:
     from duly.idempotency.sql import SqlStore
+    from duly.kernel.recurrence import Schedule as Recurrence
+    from duly.schedules.schedule import Spec
+    from duly.schedules.tick import Scheduler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +69,7 @@ class Duly:
         self.gate = Gate(self)
         self.jobs = Jobs(self)
         self._checked = False
+        self.schedules = Schedules(self)
         self._reservations: SqlStore | None = None
         _offer_reservations(weakref.ref(self))
         self._lock = threading.Lock()
@@ -244,6 +249,35 @@ class Duly:
             return made
         return self.engine.maker.make_in(borrowed(session, asynchronous=False), new)
 
+    # ------------------------------------------------------------------ schedules
+
+    def schedule(
+        self,
+        name: str,
+        recurrence: Recurrence,
+        task: str | Task[Any, Any],
+        input: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Spec:
+        """Declare recurring work: ``app.schedule("nightly", Cron("30 2 * * *", tz="Europe/Paris"), task=report)``.
+
+        ``task``: a task or its name; ``input``: its arguments. Options: ``catch_up`` ("latest", "all", "none" or a timedelta),
+        ``overlap`` ("allow", "skip", "queue", "replace"), ``blackout`` ("defer", "run_after", "skip"), ``starts_at`` and
+        ``ends_at`` (aware), ``queue``, ``priority``, ``max_attempts``, ``tenant``. It is written when a worker of this app starts,
+        or by ``app.schedules.sync()``. Raises InvalidArgument.
+        """
+        spec = self.schedules.spec(name, recurrence, task, input, **options)
+        self.schedules.declare(spec)
+        return spec
+
+    def scheduler(self) -> Scheduler:
+        """What decides occurrences when they are due. A worker runs one; ``tick()`` looks by hand."""
+        from duly.calendars.store import CalendarStore
+        from duly.schedules.tick import Scheduler
+
+        self.open()
+        return Scheduler(self.engine, CalendarStore(self.db, self.events).calendar)
+
     # ------------------------------------------------------------------ work
 
     def worker(
@@ -268,6 +302,9 @@ class Duly:
                 "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."
             )
         worker = Worker(self.engine, queues, name)
+        self.schedules.sync()
+        scheduler = self.scheduler()
+        worker.accompany("schedules", scheduler.step, scheduler.bell.ring)
         worker.house.add("reservations", 60.0, lambda: self.reservations.prune())
         return worker
 

@@ -56,6 +56,18 @@ class Settings:
         "How long finished jobs are kept before the worker prunes them. 0 keeps them for ever.",
         low=0,
     )
+    schedule_grace: float = _setting(
+        15.0,
+        "s",
+        "An occurrence of a schedule that is found within this span of its planned instant is not late.",
+        low=0,
+    )
+    schedule_retention: float = _setting(
+        400 * 86_400.0,
+        "s",
+        "How long the ledger keeps occurrences of schedules. 0 keeps them for ever.",
+        low=0,
+    )
     key_retention: float = _setting(
         0.0,
         "s",

@@ -64,6 +64,12 @@ class JobAdmin:
         self.db.bells.ring()
         return job
 
+    def cancel_in(self, connection: Connection, idents: Sequence[int], actor: str, reason: str) -> None:
+        """Cancel jobs in the caller's transaction, where they are alive and nobody has asked yet."""
+        query = select(jobs.c.id).where(jobs.c.id.in_(idents), ~jobs.c.cancel_requested).order_by(jobs.c.id)
+        for ident in connection.execute(query.with_for_update()).scalars().all():
+            self._cancel(connection, ident, actor, reason)
+
     def _locked(self, connection: Connection, ident: int, tenant: str | None) -> Job:
         """A job as it stands, its row locked: it makes no move until this transaction has ended. Raises NotFound."""
         connection.execute(select(jobs.c.id).where(jobs.c.id == ident).with_for_update())

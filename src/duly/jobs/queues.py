@@ -186,7 +186,7 @@ class QueueStore:
             s.paused_at is not None or s.limit is not None or s.key_limit is not None or s.rate is not None or s.fair
         )
         connection.execute(update(queues).where(queues.c.name == name).values(governed=governed))
-        self._announce(connection)
+        self.announce(connection)
         return self.get(connection, name)
 
     # ------------------------------------------------------------------ the online gate
@@ -217,9 +217,9 @@ class QueueStore:
             level="warning",
             meta={"reason": reason},
         )
-        self._announce(connection)
+        self.announce(connection)
 
-    def _announce(self, connection: Connection) -> None:
+    def announce(self, connection: Connection) -> None:
         """Tell workers elsewhere, when this commits, that a control was changed."""
         if not self.db.is_sqlite and self.db.settings.notify:
             connection.execute(select(func.pg_notify(CONTROLS, "")))

@@ -9,7 +9,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,13 @@ class Worker(Settling):
         self._settler = Loop("settle", self._settle_step, self.emitter, self.db.reserve)
         self._heart = Loop("heartbeat", self._heart_step, self.emitter, self.db.reserve)
         self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
+        self._wakes: list[Callable[[], None]] = []
         self.loops: tuple[Loop, ...] = (self._claimer, self._settler, self._heart, self._keeper)
+
+    def accompany(self, name: str, step: Callable[[], None], wake: Callable[[], None]) -> None:
+        """Another room's loop, which lives as long as this worker does. ``wake`` makes it look whether it is to end."""
+        self.loops = (*self.loops, Loop(name, step, self.emitter, self.db.reserve))
+        self._wakes.append(wake)
 
     # ------------------------------------------------------------------ life
 
@@ -76,6 +82,8 @@ class Worker(Settling):
             self._beat.set()
             self._bell.ring()
             self.house.wake()
+            for wake in self._wakes:
+                wake()
             self._done.put(None)
             if listener is not None:
                 await loop.run_in_executor(None, listener.stop)

@@ -1,0 +1,483 @@
+"""``app.schedules``: what people and programs do with schedules.
+
+A definition is checked before it is written, and an edit is a new version: what was due until then is decided by the old one, in
+the same transaction. Every act of an operator is audited with who did it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.events import Emitter
+from duly.kernel.localtime import TICK, in_utc, zone
+from duly.kernel.payload import check_name, check_text
+from duly.kernel.recurrence import CivilSchedule, special_days
+from duly.kernel.recurrence import Schedule as Recurrence
+from duly.kernel.windows import Calendar
+from duly.schedules.plan import checked, next_planned, plan
+from duly.schedules.schedule import (
+    BACKFILLED,
+    LIFECYCLE,
+    PAUSED,
+    RESUMED,
+    RUN,
+    Blackout,
+    CatchUp,
+    Occurrence,
+    Overlap,
+    Policies,
+    Schedule,
+    Spec,
+    Status,
+    Trigger,
+)
+from duly.schedules.store import ScheduleStore
+from duly.schedules.tick import Scheduler
+
+if TYPE_CHECKING:
+    from duly.jobs.engine import Engine
+    from duly.jobs.enqueue import NewJob
+    from duly.jobs.task import Task
+
+R = TypeVar("R")
+
+#: Occurrences that one backfill may have.
+BACKFILL_LIMIT = 10_000
+#: Occurrences of a preview.
+PREVIEW_LIMIT = 1_000
+
+Change = Literal["created", "changed", "unchanged"]
+
+
+class Host(Protocol):
+    """What an application offers here."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def events(self) -> Emitter: ...
+
+    def open(self) -> None: ...
+
+    def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob: ...
+
+    def scheduler(self) -> Scheduler: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Previewed:
+    """A planned instant to come, and what is special about it."""
+
+    due_at: datetime
+    #: What the clock of the schedule's zone shows; None for schedules without one.
+    local: datetime | None
+    #: The day's remark when a clock is put forward or back: ``29 March 2026 runs at 03:00``.
+    special: str | None = None
+    #: The blackouts that cover it, by name, and when that ends.
+    blackout: tuple[str, ...] = ()
+    blackout_until: datetime | None = None
+    #: ``fires``, ``deferred`` or ``skipped``.
+    effect: str = "fires"
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """What a backfill did, or would do, as planned instants."""
+
+    #: Jobs were made.
+    fired: tuple[datetime, ...]
+    #: They run one after the other, as the schedule allows no overlap.
+    deferred: tuple[datetime, ...]
+    #: They had fired before, or are waiting.
+    left: tuple[datetime, ...]
+    dry_run: bool = False
+
+
+class Schedules:
+    """Schedules of an application."""
+
+    def __init__(self, app: Host) -> None:
+        self._app = app
+        #: What code declares, by (tenant, name); written by ``sync``.
+        self._declared: dict[tuple[str, str], Spec] = {}
+        self._scheduler: Scheduler | None = None
+
+    # ------------------------------------------------------------------ definitions
+
+    def spec(
+        self,
+        name: str,
+        recurrence: Recurrence,
+        task: str | Task[Any, Any],
+        input: Mapping[str, Any] | None = None,
+        *,
+        catch_up: CatchUp | timedelta | str = "latest",
+        overlap: Overlap = "allow",
+        blackout: Blackout = "defer",
+        starts_at: datetime | None = None,
+        ends_at: datetime | None = None,
+        **options: Any,
+    ) -> Spec:
+        """Check a definition. ``options``: queue, tenant, priority, max_attempts. Raises InvalidArgument."""
+        check_name(name, "name")
+        for other in options:
+            if other not in ("queue", "tenant", "priority", "max_attempts"):
+                raise InvalidArgument(
+                    other, "is no option of a schedule.", "Known are queue, tenant, priority and max_attempts."
+                )
+        job = self._app.prepare(task if isinstance(task, str) else task.name, input, **options)
+        own = options.get("max_attempts")
+        known = self._app.engine.tasks.get(job.task)
+        return Spec(
+            name, recurrence, job.task, job.input, job.queue, job.tenant, Policies(catch_up, overlap, blackout),  # type: ignore[arg-type]
+            job.priority, own or (known.max_attempts if known is not None else None), starts_at, ends_at,
+        )  # fmt: skip
+
+    def declare(self, spec: Spec) -> None:
+        """Keep what code declares until ``sync`` writes it. Raises InvalidArgument for a name that is taken by another definition."""
+        at = spec.tenant, spec.name
+        known = self._declared.get(at)
+        if known is not None and known.to_json() != spec.to_json():
+            raise InvalidArgument("name", f"is {spec.name!r}, which is declared twice.", "Give one another name.")
+        self._declared[at] = spec
+
+    def sync(self) -> dict[str, Change]:
+        """Write what code declares. A worker does it when it starts. Returns what became of each, by name.
+
+        A definition that is as it was declared last stays as it is, even if a person has changed the schedule since.
+        """
+        if not self._declared:
+            return {}
+        specs = list(self._declared.values())
+        same = self._read(lambda c: self._store.declared(c, specs))
+        return {
+            spec.name: "unchanged" if spec.name in same else self.set(spec, actor="code", declared=True)[1]
+            for spec in specs
+        }
+
+    def set(self, spec: Spec, *, actor: str = "code", declared: bool = False) -> tuple[Schedule, Change]:
+        """Make a schedule, or a new version of the one with that name and tenant. Occurrences count from now on.
+
+        What the old version had due until now is decided by the old version. A pause stays.
+        """
+
+        def act(connection: Connection) -> tuple[Schedule, Change]:
+            now = self._store.present(connection)
+            was = self._store.find(connection, spec.name, spec.tenant, lock=True)
+            if was is None:
+                made = self._store.create(connection, spec, now, _first(spec, now), actor, declared)
+                if made is not None:
+                    return made, "created"
+                was = self._store.get(connection, spec.name, spec.tenant, lock=True)
+            if was.spec is not None and was.spec.to_json() == spec.to_json():
+                if declared:
+                    self._store.note_declared(connection, was, spec)
+                return was, "unchanged"
+            self._settle(connection, was, now)
+            return self._store.change(connection, was, spec, now, _first(spec, now), now, actor, declared), "changed"
+
+        schedule, change = self._write(act)
+        if change != "unchanged":
+            self._app.events.emit(
+                "schedule_changed", "info", schedule=spec.name, change=change, version=schedule.version
+            )
+        return schedule, change
+
+    def remove(self, name: str, *, tenant: str | None = None, actor: str = "code", reason: str = "") -> None:
+        """Let a schedule fire no more. Jobs that it made go on; its ledger stays. Raises NotFound."""
+        check_text(reason, "reason")
+
+        def act(connection: Connection) -> None:
+            now = self._store.present(connection)
+            was = self._settle(connection, self._store.get(connection, name, self._tenant(tenant), lock=True), now)
+            self._store.remove(connection, was, actor, reason, now)
+
+        self._write(act)
+
+    def pause(self, name: str, reason: str = "", *, tenant: str | None = None, actor: str = "code") -> Schedule:
+        """Skip occurrences from now on, on record, until ``resume``. Pausing a paused schedule changes its reason. Raises NotFound."""
+        return self._set_paused(name, tenant, actor, reason, True)
+
+    def resume(self, name: str, reason: str = "", *, tenant: str | None = None, actor: str = "code") -> Schedule:
+        """Fire again from now on. A schedule that is not paused stays as it is. Raises NotFound."""
+        return self._set_paused(name, tenant, actor, reason, False)
+
+    def _set_paused(self, name: str, tenant: str | None, actor: str, reason: str, paused: bool) -> Schedule:
+        check_text(reason, "reason")
+
+        def act(connection: Connection) -> Schedule:
+            now = self._store.present(connection)
+            was = self._store.get(connection, name, self._tenant(tenant), lock=True)
+            if not paused and was.paused_at is None:
+                return was
+            was = self._settle(connection, was, now)
+            at = (was.paused_at or now) if paused else None
+            self._store.set_paused(connection, was, actor, at, reason, PAUSED if paused else RESUMED, now)
+            self._store.look_soon(connection, was, now)
+            return self._store.get(connection, name, was.tenant)
+
+        return self._write(act)
+
+    def _settle(self, connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
+        """Decide what is due until now as the schedule stands; its row is locked. What cannot be planned is left."""
+        scheduler = self._made()
+        calendar = scheduler.calendar(connection)
+        while schedule.spec is not None and schedule.look_at is not None and schedule.look_at <= now:
+            waiting = self._store.waiting(connection, [schedule.id]).get(schedule.id, [])
+            facts = scheduler.facts(connection, schedule, calendar, waiting)
+            scheduler.apply(connection, [(schedule, checked(plan(facts, now)))], now)
+            schedule = self._store.get(connection, schedule.name, schedule.tenant)
+        return schedule
+
+    # ------------------------------------------------------------------ acts
+
+    def run(self, name: str, *, tenant: str | None = None, actor: str = "code", reason: str = "") -> Occurrence:
+        """Make a job of a schedule now, whatever it is paused by, on record as an occurrence of this instant. Raises NotFound."""
+        check_text(reason, "reason")
+
+        def act(connection: Connection) -> Occurrence:
+            now = self._store.present(connection)
+            schedule = self._readable(self._store.get(connection, name, self._tenant(tenant), lock=True))
+            due_at = now
+            while self._store.among(connection, schedule.id, [due_at]):
+                due_at += TICK
+            job = self._app.engine.maker.make_in(connection, [self._made().job(schedule, due_at, due_at, "manual")])[
+                0
+            ].job
+            row = {"due_at": due_at, "status": "fired", "reason": "manual", "policy": "", "trigger": "manual", "job_id": job.id,
+                   "start_at": due_at, "acted_at": now}  # fmt: skip
+            self._store.add(connection, schedule, [row])
+            self._store.audit(connection, schedule, actor, RUN, reason=reason, job=job.id)
+            return self._store.among(connection, schedule.id, [due_at])[due_at]
+
+        done = self._write(act)
+        self._app.events.emit("schedule_fired", "info", schedule=name, due_at=done.due_at.isoformat(), job=done.job_id)
+        return done
+
+    def backfill(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        tenant: str | None = None,
+        actor: str = "code",
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> Backfill:
+        """Fire the occurrences planned from ``start`` until before ``end`` (aware) that have not fired, each once.
+
+        Those that were skipped or missed, and those from before the schedule was made. Where the schedule allows no overlap they run
+        one after the other, behind what is due by itself. Nothing that is still to come is taken. Raises NotFound; InvalidArgument
+        for a range without past, or with more than 10,000 occurrences.
+        """
+        first, stop = in_utc(start, "start"), in_utc(end, "end")
+        check_text(reason, "reason")
+
+        def act(connection: Connection) -> Backfill:
+            now = self._store.present(connection)
+            schedule = self._readable(self._store.get(connection, name, self._tenant(tenant), lock=True))
+            if first >= stop or first > now:
+                raise InvalidArgument(
+                    "start",
+                    f"is {first.isoformat()}, which leaves no range in the past.",
+                    "Let it be before end and before now.",
+                )
+            if not dry_run:
+                schedule = self._readable(self._settle(connection, schedule, now))
+            assert schedule.spec is not None
+            dues = list(schedule.spec.recurrence.occurrences(first, min(stop, now + TICK), BACKFILL_LIMIT + 1))
+            if len(dues) > BACKFILL_LIMIT:
+                raise InvalidArgument("end", f"makes more than {BACKFILL_LIMIT} occurrences.", "Give a smaller range.")
+            known: dict[datetime, Occurrence] = {}
+            for at in range(0, len(dues), 500):
+                known |= self._store.among(connection, schedule.id, dues[at : at + 500])
+            wanted = [at for at in dues if at not in known or known[at].status in (Status.SKIPPED, Status.MISSED)]
+            left = tuple(at for at in dues if at not in set(wanted))
+            one_by_one = schedule.spec.policies.overlap != "allow"
+            if not dry_run and wanted:
+                self._fill(connection, schedule, wanted, known, one_by_one, now)
+                self._store.audit(
+                    connection,
+                    schedule,
+                    actor,
+                    BACKFILLED,
+                    reason=reason,
+                    count=len(wanted),
+                    first=wanted[0].isoformat(),
+                    last=wanted[-1].isoformat(),
+                )
+            return Backfill(() if one_by_one else tuple(wanted), tuple(wanted) if one_by_one else (), left, dry_run)
+
+        return self._read(act) if dry_run else self._write(act)
+
+    def _fill(
+        self, connection: Connection, schedule: Schedule, wanted: Sequence[datetime], known: Mapping[datetime, Occurrence],
+        one_by_one: bool, now: datetime,
+    ) -> None:  # fmt: skip
+        ids: list[int | None] = [None] * len(wanted)
+        if not one_by_one:
+            new = [self._made().job(schedule, at, at, "backfill") for at in wanted]
+            ids = [enqueued.job.id for enqueued in self._app.engine.maker.make_in(connection, new)]
+        fresh, revived = [], []
+        for at, ident in zip(wanted, ids, strict=True):
+            status = Status.DEFERRED if one_by_one else Status.FIRED
+            row: dict[str, Any] = {
+                "status": status.value, "reason": "backfill", "policy": "", "trigger": Trigger.BACKFILL.value, "job_id": ident,
+                "start_at": None if one_by_one else at, "acted_at": now, "release_at": now if one_by_one else None,
+            }  # fmt: skip
+            if at in known:
+                LIFECYCLE.target(known[at].status, "requeue" if one_by_one else "backfill")
+                revived.append(row | {"b_due": at})
+            else:
+                fresh.append(row | {"due_at": at})
+        if fresh:
+            self._store.add(connection, schedule, fresh)
+        if revived:
+            self._store.revive(connection, schedule, revived)
+        if one_by_one:
+            self._store.look_soon(connection, schedule, now)
+
+    # ------------------------------------------------------------------ looking
+
+    def get(self, name: str, *, tenant: str | None = None) -> Schedule:
+        """A schedule as it stands. Raises NotFound."""
+        return self._read(lambda c: self._store.get(c, name, self._tenant(tenant)))
+
+    def all(self, *, tenant: str | None = None) -> list[Schedule]:
+        """Every schedule, by name; those of every tenant without ``tenant``."""
+        return self._read(lambda c: self._store.all(c, tenant))
+
+    def versions(self, name: str, *, tenant: str | None = None) -> list[dict[str, Any]]:
+        """The definitions that a schedule has had, the newest first: version, definition, made_at, made_by. Raises NotFound."""
+        return self._read(lambda c: self._store.versions(c, self._store.get(c, name, self._tenant(tenant)).id))
+
+    def ledger(
+        self,
+        name: str,
+        *,
+        tenant: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        statuses: Sequence[str] = (),
+        limit: int = 100,
+        before: datetime | None = None,
+    ) -> list[Occurrence]:
+        """What became of a schedule's occurrences, the newest first. ``before`` goes on from the last one seen. Raises NotFound."""
+        bounds = {
+            n: None if v is None else in_utc(v, n) for n, v in (("since", since), ("until", until), ("before", before))
+        }
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
+            raise InvalidArgument("limit", f"is {limit!r}.", "Give a number from 1 to 10000.")
+        for status in statuses:
+            if status not in set(Status):
+                raise InvalidArgument("statuses", f"has {status!r}.", f"Use {', '.join(Status)}.")
+
+        def look(connection: Connection) -> list[Occurrence]:
+            ident = self._store.get(connection, name, self._tenant(tenant)).id
+            return self._store.ledger(connection, ident, statuses=statuses, limit=limit, **bounds)
+
+        return self._read(look)
+
+    def preview(
+        self, name: str, n: int = 10, *, tenant: str | None = None, since: datetime | None = None
+    ) -> list[Previewed]:
+        """The next ``n`` planned instants of a schedule, with days on which clocks change and blackouts. Raises NotFound."""
+
+        def look(connection: Connection) -> list[Previewed]:
+            schedule = self._readable(self._store.get(connection, name, self._tenant(tenant)))
+            now = in_utc(since, "since") if since is not None else self._store.present(connection)
+            assert schedule.spec is not None
+            return preview(schedule.spec, self._made().calendar(connection), now, n)
+
+        return self._read(look)
+
+    def preview_of(self, spec: Spec, n: int = 10, *, since: datetime | None = None) -> list[Previewed]:
+        """The same of a definition that is not written."""
+
+        def look(connection: Connection) -> list[Previewed]:
+            now = in_utc(since, "since") if since is not None else self._store.present(connection)
+            return preview(spec, self._made().calendar(connection), now, n)
+
+        return self._read(look)
+
+    # ------------------------------------------------------------------ beneath
+
+    @property
+    def _store(self) -> ScheduleStore:
+        return self._made().store
+
+    def _made(self) -> Scheduler:
+        engine = self._app.engine
+        if self._scheduler is None or self._scheduler.engine is not engine:
+            self._scheduler = self._app.scheduler()
+        return self._scheduler
+
+    def _tenant(self, tenant: str | None) -> str:
+        return tenant or self._app.engine.settings.tenant
+
+    def _readable(self, schedule: Schedule) -> Schedule:
+        if schedule.spec is None:
+            raise InvalidArgument(
+                f"schedule {schedule.name}", f"cannot be read: {schedule.error}", "Set it anew, or remove it."
+            )
+        return schedule
+
+    def _read(self, fn: Callable[[Connection], R]) -> R:
+        self._app.open()
+        return self._app.engine.db.read(fn)
+
+    def _write(self, fn: Callable[[Connection], R]) -> R:
+        self._app.open()
+        db = self._app.engine.db
+
+        def act(connection: Connection) -> R:
+            out = fn(connection)
+            self._app.engine.queues.announce(connection)
+            return out
+
+        out = db.write(act)
+        db.bells.ring()
+        db.controls.ring()
+        return out
+
+
+def preview(spec: Spec, calendar: Calendar, now: datetime, n: int) -> list[Previewed]:
+    """The next planned instants of a definition after ``now``, and what is special about them."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= PREVIEW_LIMIT:
+        raise InvalidArgument("n", f"is {n!r}.", f"Give a number from 1 to {PREVIEW_LIMIT}.")
+    applying = calendar.applying_to(f"queue:{spec.queue}", f"schedule:{spec.name}")
+    found: list[datetime] = []
+    at = now if spec.starts_at is None else max(now, spec.starts_at - TICK)
+    while len(found) < n and (following := spec.recurrence.next_after(at)) is not None:
+        if spec.ends_at is not None and following >= spec.ends_at:
+            break
+        found.append(at := following)
+    special: dict[Any, str] = {}
+    if found and isinstance(spec.recurrence, CivilSchedule):
+        days = min((found[-1] - now).days + 3, 3_660)
+        special = {day.on: day.text for day in special_days(spec.recurrence, now - timedelta(days=1), days)}
+    out = []
+    for due_at in found:
+        local = due_at.astimezone(zone(spec.tz)) if spec.tz else None
+        covering = applying.covering(due_at)
+        effect = "fires" if covering is None else "skipped" if spec.policies.blackout == "skip" else "deferred"
+        out.append(
+            Previewed(
+                due_at, local, special.get(local.date()) if local else None, covering.names if covering else (), covering.until if covering else None, effect
+            )
+        )  # fmt: skip
+    return out
+
+
+def _first(spec: Spec, now: datetime) -> datetime | None:
+    from duly.schedules.plan import Facts
+
+    return next_planned(Facts(spec.recurrence, spec.policies, now, spec.starts_at, spec.ends_at), now)

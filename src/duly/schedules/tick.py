@@ -1,0 +1,278 @@
+"""The scheduler: looks at schedules that are due, asks the plan, and writes what it decided in one transaction.
+
+Any number may run, in any number of processes: a schedule in another's hands is passed by, and its next instant moves on in the
+transaction that makes its job. A schedule that cannot be planned is marked and told; the others go on (case B010).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+
+import orjson
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from duly.jobs.admin import JobAdmin
+from duly.jobs.engine import Engine
+from duly.jobs.enqueue import NewJob
+from duly.kernel.errors import DatabaseError, InvalidArgument, brief
+from duly.kernel.localtime import in_utc
+from duly.kernel.windows import Calendar
+from duly.schedules.plan import Facts, Plan, Waiting, checked, next_planned, plan
+from duly.schedules.schedule import Schedule, Status
+from duly.schedules.store import ScheduleStore
+from duly.storage.wake import Bell
+
+#: Schedules looked at in one transaction.
+BATCH = 200
+#: The longest sleep: what another process changed is heard by then.
+POLL = 1.0
+#: Seconds between looks for what is to be pruned, and for time zone data that changed.
+PRUNE_EVERY = 60.0
+
+
+@dataclass(slots=True)
+class TickReport:
+    """What a tick did, in occurrences."""
+
+    looked: int = 0
+    fired: int = 0
+    skipped: int = 0
+    missed: int = 0
+    deferred: int = 0
+    #: Schedules that could not be planned.
+    broken: int = 0
+
+    def add(self, other: TickReport) -> None:
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+
+#: A schedule, its plan, and the job of each occurrence that fired.
+Decided = tuple[Schedule, Plan, Mapping[datetime, int]]
+
+
+class Scheduler:
+    """Looks at schedules. Made by ``app.scheduler()``; a worker of the app runs one."""
+
+    def __init__(self, engine: Engine, calendar: Callable[[Connection], Calendar]) -> None:
+        self.engine, self.db, self.emitter = engine, engine.db, engine.emitter
+        self.store, self.admin = ScheduleStore(engine.db), JobAdmin(engine)
+        self.calendar = calendar
+        self._grace = timedelta(seconds=engine.settings.schedule_grace)
+        #: Rings when somebody changes a schedule or a blackout; a worker that ends rings it too.
+        self.bell = self.db.controls.add(Bell())
+        self._prune_due = 0.0
+
+    # ------------------------------------------------------------------ a tick
+
+    def tick(self, now: datetime | None = None) -> TickReport:
+        """Decide every occurrence that is due, and make the jobs of those that fire. Returns what was done.
+
+        ``now`` (aware) stands for the present instant; without it the database's clock, or the application's. May be called at
+        any time, by any number of processes. Raises DatabaseUnavailable.
+        """
+        at = None if now is None else in_utc(now, "now")
+        report = TickReport()
+        while True:
+            part = self._pass(at)
+            report.add(part)
+            if not part.looked:
+                return report
+
+    def _pass(self, now: datetime | None) -> TickReport:
+        decided: list[Decided] = []
+        broken: list[tuple[Schedule, str, int]] = []
+
+        def act(connection: Connection) -> None:
+            decided.clear()  # a transaction that was lost may be run again
+            broken.clear()
+            at = now or self.store.present(connection)
+            found = self.store.due(connection, at, BATCH)
+            if not found:
+                return
+            planned, failed = self._plan(connection, found, at)
+            written, refused = self._write(connection, planned, at)
+            decided.extend(written)
+            for schedule, problem in [*failed, *refused]:
+                broken.append((schedule, problem, self.store.mark_broken(connection, schedule.id, problem, at)))
+
+        if not self.db.read(lambda c: self._any_due(c, now)):
+            return TickReport()
+        self.db.write(act)
+        report = self._tell(decided, broken)
+        if report.fired:
+            self.db.bells.ring()
+        return report
+
+    def _any_due(self, connection: Connection, now: datetime | None) -> bool:
+        look = self.store.next_look(connection)
+        return look is not None and look <= (now or self.store.present(connection))
+
+    def _plan(
+        self, connection: Connection, found: Sequence[Schedule], at: datetime
+    ) -> tuple[list[tuple[Schedule, Plan]], list[tuple[Schedule, str]]]:
+        calendar = self.calendar(connection)
+        waiting = self.store.waiting(connection, [schedule.id for schedule in found])
+        planned, failed = [], []
+        for schedule in found:
+            try:
+                facts = self.facts(connection, schedule, calendar, waiting.get(schedule.id, []))
+                planned.append((schedule, checked(plan(facts, at))))
+            except (SQLAlchemyError, DatabaseError):
+                raise
+            except Exception as error:
+                failed.append((schedule, str(error) if isinstance(error, InvalidArgument) else brief(error)))
+        return planned, failed
+
+    def facts(
+        self, connection: Connection, schedule: Schedule, calendar: Calendar, waiting: Sequence[Waiting] = ()
+    ) -> Facts:
+        """What the plan is told of a schedule. Raises InvalidArgument for a row that cannot be read."""
+        spec = schedule.spec
+        if spec is None:
+            raise InvalidArgument("schedule", schedule.error or "cannot be read.")
+        alive = len(self.store.alive(connection, schedule.id)) if spec.policies.overlap != "allow" else 0
+        return Facts(
+            spec.recurrence, spec.policies, schedule.decided_until, spec.starts_at, spec.ends_at, schedule.paused_at is not None,
+            calendar.applying_to(f"queue:{spec.queue}", f"schedule:{schedule.name}"), waiting, alive, self._grace,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ writing
+
+    def _write(
+        self, connection: Connection, planned: Sequence[tuple[Schedule, Plan]], at: datetime
+    ) -> tuple[list[Decided], list[tuple[Schedule, str]]]:
+        """Write plans, all at once; if the database refuses, one by one, so that what it refuses stops no other."""
+        if not planned:
+            return [], []
+        try:
+            with connection.begin_nested():
+                return self.apply(connection, planned, at), []
+        except SQLAlchemyError as error:
+            if self.db.translated(error) is not error:  # it is away
+                raise
+            if len(planned) == 1:
+                return [], [(planned[0][0], brief(error))]
+        written: list[Decided] = []
+        refused: list[tuple[Schedule, str]] = []
+        for one in planned:
+            good, bad = self._write(connection, [one], at)
+            written += good
+            refused += bad
+        return written, refused
+
+    def apply(self, connection: Connection, planned: Sequence[tuple[Schedule, Plan]], at: datetime) -> list[Decided]:
+        """Make the jobs of occurrences that fire, and write the ledger, in the caller's transaction."""
+        places, new = [], []
+        for schedule, its_plan in planned:
+            if its_plan.replaces:
+                alive = self.store.alive(connection, schedule.id)
+                self.admin.cancel_in(
+                    connection, alive, f"schedule:{schedule.name}", "a newer occurrence takes its place"
+                )
+            for d in its_plan.decisions:
+                if d.status is Status.FIRED:
+                    places.append((schedule.id, d.due_at))
+                    new.append(self.job(schedule, d.due_at, d.start_at or d.due_at))
+        made = self.engine.maker.make_in(connection, new) if new else []
+        jobs: dict[int, dict[datetime, int]] = {}
+        for (ident, due_at), enqueued in zip(places, made, strict=True):
+            jobs.setdefault(ident, {})[due_at] = enqueued.job.id
+        decided: list[Decided] = [(schedule, its_plan, jobs.get(schedule.id, {})) for schedule, its_plan in planned]
+        self.store.write(connection, decided, at)
+        return decided
+
+    def job(self, schedule: Schedule, due_at: datetime, start_at: datetime, trigger: str = "schedule") -> NewJob:
+        """The job of an occurrence; its ``meta`` says which one."""
+        spec = schedule.spec
+        assert spec is not None
+        meta = {"schedule": schedule.name, "due_at": due_at.isoformat(), "trigger": trigger}
+        return NewJob(
+            spec.tenant, spec.queue, spec.task, spec.input, spec.max_attempts or self.engine.settings.max_attempts, spec.priority, start_at,
+            meta=orjson.dumps(meta).decode(),
+        )  # fmt: skip
+
+    def _tell(self, decided: Sequence[Decided], broken: Sequence[tuple[Schedule, str, int]]) -> TickReport:
+        report = TickReport(looked=len(decided) + len(broken), broken=len(broken))
+        for schedule, its_plan, jobs in decided:
+            counts: dict[tuple[Status, str], int] = {}
+            for d in its_plan.decisions:
+                counts[d.status, d.reason or ""] = counts.get((d.status, d.reason or ""), 0) + (
+                    not d.known or d.status is not Status.DEFERRED
+                )
+                if d.status is Status.FIRED:
+                    self.emitter.emit(
+                        "schedule_fired",
+                        "info",
+                        schedule=schedule.name,
+                        due_at=d.due_at.isoformat(),
+                        job=jobs[d.due_at],
+                    )
+            for (status, reason), count in counts.items():
+                if count:
+                    setattr(report, status.value, getattr(report, status.value) + count)
+                    self._tell_left_out(schedule, status, reason, count)
+        for schedule, problem, failures in broken:
+            self.emitter.emit("schedule_broken", "error", schedule=schedule.name, error=problem, failures=failures)
+        return report
+
+    def _tell_left_out(self, schedule: Schedule, status: Status, reason: str, count: int) -> None:
+        if status is Status.SKIPPED:
+            self.emitter.emit("schedule_skipped", "info", schedule=schedule.name, reason=reason, count=count)
+        elif status is Status.MISSED:
+            self.emitter.emit("schedule_missed", "warning", schedule=schedule.name, count=count)
+        elif status is Status.DEFERRED:
+            self.emitter.emit("schedule_deferred", "info", schedule=schedule.name, reason=reason, count=count)
+
+    # ------------------------------------------------------------------ a loop
+
+    def step(self) -> None:
+        """One turn of a loop: a tick, housekeeping now and then, and sleep until the next instant."""
+        if time.monotonic() >= self._prune_due:
+            self._prune_due = time.monotonic() + PRUNE_EVERY
+            self.retime()
+            self.prune()
+        self.tick()
+        self.bell.wait(self.db.read(self._until_next))
+
+    def _until_next(self, connection: Connection) -> float:
+        look = self.store.next_look(connection)
+        if look is None or self.db.clock.manual:
+            return POLL
+        return min(POLL, max(0.0, (look - self.store.present(connection)).total_seconds()))
+
+    def retime(self) -> int:
+        """Compute next instants anew that were computed by other time zone data than this process has. Returns how many."""
+
+        def act(connection: Connection) -> int:
+            found = self.store.outdated(connection)
+            if not found:
+                return 0
+            calendar = self.calendar(connection)
+            for schedule in found:
+                next_at = schedule.next_at
+                if schedule.spec is not None:
+                    next_at = next_planned(self.facts(connection, schedule, calendar), schedule.decided_until)
+                looks = [at for at in (next_at, schedule.look_at) if at is not None]
+                self.store.retime(connection, schedule, next_at, min(looks, default=None))
+            return len(found)
+
+        changed = self.db.write(act) if self.db.read(lambda c: bool(self.store.count_outdated(c))) else 0
+        if changed:
+            self.emitter.emit("schedules_retimed", "warning", count=changed)
+        return changed
+
+    def prune(self) -> int:
+        """Forget occurrences older than the setting ``schedule_retention``. Returns how many."""
+        keep = self.engine.settings.schedule_retention
+        if not keep:
+            return 0
+        before = self.db.clock.now() - timedelta(seconds=keep)
+        pruned = 0
+        while (part := self.db.write(lambda c: self.store.prune(c, before))) > 0:
+            pruned += part
+        return pruned
