@@ -7,6 +7,7 @@ by one, without anybody setting a number.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,9 @@ class Lane:
     call_at: int = 0
     #: A claim on the queue must look closely (see queues.py).
     governed: bool = False
+    #: Monotonic instant at which a blackout of the queue begins, or was seen to have begun. What was claimed before it and has not
+    #: started by then is given back.
+    closes_at: float = math.inf
     #: The queue is limited: what is held here is missing elsewhere, so there is no prefetch.
     tight: bool = False
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, literal, or_, select
 
+from duly.calendars.store import CalendarStore, queues_held
 from duly.jobs.enqueue import JobMaker
 from duly.jobs.queues import QueueStore
 from duly.jobs.read import JobReader
@@ -36,7 +37,8 @@ class Engine:
         self._policies: dict[str, Policy] = {}
         self.reader = JobReader(db)
         self.store = JobStore(db, self.policy)
-        self.queues = QueueStore(db, self.store)
+        self.calendars = CalendarStore(db, emitter)
+        self.queues = QueueStore(db, self.store, self.calendars)
         self.maker = JobMaker(db, self.reader)
 
     @property
@@ -64,7 +66,7 @@ class Engine:
     def busy(self, names: Sequence[str], horizon: float = 0.0) -> bool:
         """Is there work that a worker of these queues could still do: running anywhere, ready, or due within ``horizon`` seconds?
 
-        Held work does not count: a paused queue or a closed gate would keep it busy for ever.
+        Held work does not count: a paused queue, a blackout or a closed gate would keep it busy for ever.
         """
 
         def ask(connection: Connection) -> bool:
@@ -76,6 +78,12 @@ class Engine:
             if not self.queues.online(connection):
                 return False
             held = [s.name for s in self.queues.all(connection).values() if s.paused_at is not None]
+            standing, present = self.calendars.standing(connection)
+            if present is not None:
+                everything, dark = queues_held(standing, present)
+                if everything:
+                    return False
+                held += dark
             soon = or_(jobs.c.due_at.is_(None), jobs.c.due_at <= now + timedelta(seconds=horizon))
             waiting = select(jobs.c.id).where(
                 *mine, jobs.c.status == "queued", soon, jobs.c.due_at.is_(None) | (jobs.c.due_at < FAR)

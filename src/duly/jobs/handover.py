@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, text
 
+from duly.calendars.tables import held
 from duly.jobs.job import LIFECYCLE, Status
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.sql import dialect
@@ -32,7 +33,7 @@ from duly.storage.types import Instant
 #: How the name of a worker begins that holds jobs for others and runs none.
 HOLDER = "handover:"
 
-#: Why a job is not taken over: its queue is paused or the gate is closed, and the lease is as it was; it is queued again; it runs
+#: Why a job is not taken over: its queue is paused or in a blackout, or the gate is closed, and the lease is as it was; it is queued again; it runs
 #: under another lease; it has ended; there is no such job in this database.
 Refusal = Literal["held", "queued", "elsewhere", "ended", "unknown"]
 
@@ -102,6 +103,7 @@ class HandoverStore:
             UPDATE jobs SET worker = :worker, lease_token = :fresh + id, lease_until = {plus_seconds(s, at(s), ":lease")}, started_at = {at(s)}
              WHERE id = :id AND lease_token = :token AND status = 'running'
                AND {sql.GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues q WHERE q.name = jobs.queue AND q.paused_at IS NOT NULL)
+               AND NOT {held("jobs.queue", at(s))}
             RETURNING {_SQLITE if s else sql.CLAIMED}, cancel_requested"""
         )
         self._take_over = statement.bindparams(bindparam("now", type_=Instant)) if s else statement

@@ -20,6 +20,7 @@ from sqlalchemy import delete, insert, update
 from duly._version import __version__
 from duly.audit.seal import Sealer
 from duly.jobs.admin import JobAdmin
+from duly.jobs.blackouts import BlackoutWatch
 from duly.jobs.claim import STALE
 from duly.jobs.queues import CONTROLS_SEEN, QueueSettings
 from duly.jobs.settle import Settlement
@@ -53,6 +54,7 @@ class Housekeeper:
         #: Those of them whose jobs are counted (by limit, key or rate): nothing is prefetched from them.
         self.tight: frozenset[str] = frozenset()
         self._paused: frozenset[str] = frozenset()
+        self.blackouts = BlackoutWatch(self.db, self.engine.calendars, self.emitter, worker.lanes)
         self.online = True
         #: Why this worker makes no progress although work waits; empty when it does.
         self.stalled = ""
@@ -74,6 +76,7 @@ class Housekeeper:
             Duty("seal", 2.0, self.seal),
             Duty("parents", 15.0, self.parents),
             Duty("prune", 60.0, self.prune),
+            Duty("blackouts", 60.0, self.blackouts.check),
         ]
 
     def add(self, name: str, every: float, act: Callable[[], object]) -> None:
@@ -113,18 +116,22 @@ class Housekeeper:
     # ------------------------------------------------------------------ duties
 
     def controls(self) -> None:
-        """Look at the gate and at the queues' settings; give back prefetched work that is held now."""
+        """Look at the gate, the queues' settings and the blackouts; give back prefetched work that is held now."""
 
         def look(connection: Any) -> tuple[bool, list[QueueSettings]]:
+            self.blackouts.ask(connection)
             return self.engine.queues.online(connection), list(self.engine.queues.all(connection).values())
 
         online, every = self.db.read(look)
         governed = frozenset(s.name for s in every if s.governed)
         tight = frozenset(s.name for s in every if s.counted)
         paused = frozenset(s.name for s in every if s.paused_at is not None)
-        held = (governed - self.governed) | (tight - self.tight) | (paused - self._paused)
+        dark, bright = self.blackouts.obey()
+        # what begins or ends before the next look is looked at when it does
+        self.duties[0].due = min(self.duties[0].due, self.blackouts.turns_at)
+        held = (governed - self.governed) | (tight - self.tight) | (paused - self._paused) | dark
         closed = self.online and not online
-        freed = (self.governed - governed) | (self._paused - paused) or (online and not self.online)
+        freed = (self.governed - governed) | (self._paused - paused) or (online and not self.online) or bright
         if self.online != online:
             self.emitter.emit("gate_changed", "warning", online=online)
         self.online, self.governed, self.tight, self._paused = online, governed, tight, paused
@@ -203,7 +210,7 @@ class Housekeeper:
         """Notice that claimable work waits while this worker, with free slots, claims none."""
         w = self.worker
         claimed, free = w.tally.claimed, any(lane.running < lane.concurrency for lane in w.lanes.values())
-        names = [n for n in w.lanes if n not in self.governed]
+        names = [n for n in w.lanes if n not in self.governed and n not in self.blackouts.held]
         waits = self.online and free and claimed == self._claimed and names and self.engine.any_claimable(names)
         self._claimed, self._waited = claimed, self._waited + 1 if waits else 0
         before, self.stalled = (

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from duly.audit.store import record
+from duly.calendars.store import CalendarStore
 from duly.jobs.settle import Claimed
 from duly.jobs.store import JobStore
 from duly.jobs.tables import GATE_KEY, jobs, queue_starts, queues, system_state
@@ -25,13 +26,13 @@ from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, gate, read_gate
 from duly.kernel.payload import check_name, check_text
 from duly.storage.database import Database
 from duly.storage.types import Instant
-from duly.storage.wake import CONTROLS
 
 _UNSET: Any = object()
 
 #: One row that differs when a control was changed.
 CONTROLS_SEEN = """SELECT (SELECT group_concat(key || '=' || value) FROM system_state), (SELECT max(updated_at) FROM queues),
-                          (SELECT count(*) FROM queues WHERE governed)"""
+                          (SELECT count(*) FROM queues WHERE governed),
+                          (SELECT count(*) || ' ' || sum(version) || ' ' || max(updated_at) FROM blackouts)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ def _whole(field: str, value: object) -> int:
 class QueueStore:
     """Settings of queues, the online gate, and claims on governed queues."""
 
-    def __init__(self, db: Database, store: JobStore) -> None:
-        self.db, self.store = db, store
+    def __init__(self, db: Database, store: JobStore, calendars: CalendarStore) -> None:
+        self.db, self.store, self.calendars = db, store, calendars
         #: For each fair queue, the tenant that had the last turn here.
         self._last_turn: dict[str, str] = {}
 
@@ -221,8 +222,7 @@ class QueueStore:
 
     def announce(self, connection: Connection) -> None:
         """Tell workers elsewhere, when this commits, that a control was changed."""
-        if not self.db.is_sqlite and self.db.settings.notify:
-            connection.execute(select(func.pg_notify(CONTROLS, "")))
+        self.db.announce(connection)
 
     # ------------------------------------------------------------------ the closer look
 
@@ -244,11 +244,14 @@ class QueueStore:
                 select(func.coalesce(func.sum(queue_starts.c.count), 0), func.min(queue_starts.c.at)).where(*window)
             ).one()
             frees_at = oldest + timedelta(seconds=s.rate.seconds) if oldest else None
+        covered = self.calendars.holding(connection, f"queue:{s.name}")
         return QueueFacts(
             s.name,
             online=online,
             paused_at=s.paused_at,
             paused_reason=s.paused_reason,
+            blackout=None if covered is None else ", ".join(covered.names),
+            blackout_until=None if covered is None else covered.until,
             limit=s.limit,
             running=running,
             rate=s.rate,

@@ -111,7 +111,11 @@ def _due(job: Job, now: datetime) -> Check:
 _QUESTIONS = {
     HoldReason.GATE: ("gate", "the online gate is open", "duly gate online"),
     HoldReason.PAUSED: ("paused", "the queue is not paused", "duly queues resume {queue}"),
-    HoldReason.BLACKOUT: ("blackout", "no blackout covers this moment", "wait for its end"),
+    HoldReason.BLACKOUT: (
+        "blackout",
+        "no blackout covers this moment",
+        "wait for its end, or duly blackouts disable {blackout}",
+    ),
     HoldReason.LIMIT: ("limit", "the queue is below its limit", "wait, or duly queues limit {queue} --limit N"),
     HoldReason.RATE: ("rate", "the queue is below its rate", "wait, or duly queues limit {queue} --rate N/SECONDS"),
 }
@@ -126,7 +130,7 @@ def _gate(f: WhyFacts, reason: HoldReason) -> Check:
     elif reason is HoldReason.PAUSED:
         alone = replace(alone, paused_at=q.paused_at, paused_reason=q.paused_reason)
     elif reason is HoldReason.BLACKOUT:
-        alone = replace(alone, blackout_until=q.blackout_until)
+        alone = replace(alone, blackout=q.blackout, blackout_until=q.blackout_until)
     elif reason is HoldReason.LIMIT:
         alone = replace(alone, limit=q.limit, running=q.running)
     else:
@@ -138,9 +142,11 @@ def _gate(f: WhyFacts, reason: HoldReason) -> Check:
     detail = answer.detail
     if reason is HoldReason.LIMIT and f.limit_held_by:
         detail += f" (held by jobs {', '.join(map(str, f.limit_held_by))})"
-    if answer.until is not None:
+    if reason is HoldReason.BLACKOUT:
+        detail += f" until {_at(answer.until)}" if answer.until is not None else ", and no end of it is in sight"
+    elif answer.until is not None:
         detail += f"; free again at {_at(answer.until)}"
-    return Check(name, False, detail, remedy.format(queue=q.name))
+    return Check(name, False, detail, remedy.format(queue=q.name, blackout=(q.blackout or "NAME").split(", ")[0]))
 
 
 def _concurrency_key(f: WhyFacts) -> Check:

@@ -44,7 +44,9 @@ class QueueFacts:
     #: When and why the queue was paused; None when it was not.
     paused_at: datetime | None = None
     paused_reason: str | None = None
-    #: The end of the blackout that covers this instant, None outside of one.
+    #: The blackout that covers this instant, by its name or its names; None outside of one.
+    blackout: str | None = None
+    #: When it ends; None outside of one, and while no end is in sight.
     blackout_until: datetime | None = None
     #: How many of its jobs may run at once in the whole cluster; None is no limit.
     limit: int | None = None
@@ -87,8 +89,9 @@ def gate(q: QueueFacts) -> Admit | Hold:
         return Hold(
             HoldReason.PAUSED, f"queue {q.name} is paused" + (f": {q.paused_reason}" if q.paused_reason else "")
         )
-    if q.blackout_until is not None:
-        return Hold(HoldReason.BLACKOUT, f"queue {q.name} is in a blackout", q.blackout_until)
+    if q.blackout is not None or q.blackout_until is not None:
+        which = f"the blackout {q.blackout}" if q.blackout else "a blackout"
+        return Hold(HoldReason.BLACKOUT, f"queue {q.name} is in {which}", q.blackout_until)
     room: int | None = None
     if q.limit is not None:
         room = q.limit - q.running

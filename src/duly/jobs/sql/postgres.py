@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, PoolProxiedConnection, text
 
+from duly.calendars.tables import held
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
 from duly.storage.postgres import Statement, instant_of, number_of
@@ -47,7 +48,8 @@ UPDATE jobs SET status = 'running', attempts = attempts + 1, worker = %(worker)s
                  ORDER BY j.priority DESC, j.run_at, j.id
                  LIMIT q.room FOR UPDATE SKIP LOCKED) AS picked
           WHERE {GATE_OPEN}
-            AND NOT EXISTS (SELECT 1 FROM queues g WHERE g.name = q.name AND g.governed)))
+            AND NOT EXISTS (SELECT 1 FROM queues g WHERE g.name = q.name AND g.governed)
+            AND NOT {held("q.name", NOW)}))
 RETURNING {CLAIMED}"""
 
 TAKE = f"""

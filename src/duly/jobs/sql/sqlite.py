@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection
 
+from duly.calendars.tables import held
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
 from duly.storage.types import to_micros
@@ -24,6 +25,7 @@ PICK = f"""
 SELECT json_group_array(id) FROM (
   SELECT id FROM jobs WHERE queue = :queue AND status = 'queued' AND due_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
      AND {GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND governed)
+     AND NOT {held(":queue", ":now")}
    ORDER BY priority DESC, run_at, id LIMIT :room)"""
 #: Is any job of these queues ready? Asked before a claim that would have to write.
 ANY_READY = """
@@ -116,8 +118,9 @@ def claim(
     assert now is not None
     names = orjson.dumps(list(tasks)).decode()
     ids: list[int] = []
+    at = to_micros(now)
     for queue, room in queues.items():
-        ids += _list(connection, PICK, {"queue": queue, "room": room, "tasks": names})
+        ids += _list(connection, PICK, {"queue": queue, "room": room, "tasks": names, "now": at})
     return take(connection, ids, token, lease, worker, now) if ids else []
 
 

@@ -54,7 +54,7 @@ class Running(Accounts):
         try:
             while lane.buffer and lane.running < lane.concurrency:
                 run: Run = lane.buffer.popleft()[0]
-                fresh = self.terms.trusted(run.claimed_mono, time.monotonic())
+                fresh = self._may_start(run, time.monotonic())
                 if self.state != "running" or run.reason is not None or not fresh:
                     # not begun, so no attempt is used; if the lease has lapsed meanwhile, this changes nothing
                     self._settled(run, Outcome(OutcomeKind.RELEASED))
@@ -63,6 +63,11 @@ class Running(Accounts):
                 self._start(run)
         finally:
             lane.pumping = False
+
+    def _may_start(self, run: Run, now: float) -> bool:
+        """Is its lease good for a start, and has no blackout begun since it was claimed? ``now`` is monotonic."""
+        claimed = run.claimed_mono
+        return self.terms.trusted(claimed, now) and not claimed < run.lane.closes_at <= now
 
     def _start(self, run: Run) -> None:
         """Begin a run; its slot is taken already."""
@@ -112,7 +117,7 @@ class Running(Accounts):
             while True:
                 if run.reason is not None:
                     self._end(run, Outcome(INTERRUPTED[run.reason]))
-                elif not self.terms.trusted(run.claimed_mono, time.monotonic()):
+                elif not self._may_start(run, time.monotonic()):
                     self._end(run, Outcome(OutcomeKind.RELEASED))
                 else:
                     self._begin(run, task)
