@@ -74,6 +74,44 @@ class Settings:
         "How long the idempotency key of a finished job is remembered. 0 remembers it for ever.",
         low=0,
     )
+    alerts_every: float = _setting(30.0, "s", "How often alerts are judged, by one of all workers.", low=1)
+    alerts_off: str = _setting("", "", "Names of rules that are not judged, with commas between them.")
+    alerts_idle: float = _setting(
+        3600.0, "s", "Longer without a job or a tick, although work is due, is an alert.", low=1
+    )
+    alerts_failures: float = _setting(0.10, "ratio", "A larger share of failures within the window is an alert.", low=0)
+    alerts_window: float = _setting(
+        1800.0, "s", "The window over which failures and late openings are counted.", low=60
+    )
+    alerts_samples: int = _setting(10, "samples", "With fewer of them in the window failures are not judged.", low=1)
+    alerts_late: float = _setting(300.0, "s", "A round that opens later than this after its time is an alert.", low=1)
+    alerts_backlog: float = _setting(
+        900.0, "s", "A job that has been due for longer in an open queue is an alert.", low=1
+    )
+    alerts_leases: float = _setting(60.0, "s", "A lease that lapsed longer ago and was not rescued is an alert.", low=1)
+    alerts_worker: float = _setting(
+        60.0, "s", "A worker that has been silent for longer, or due work without a worker, is an alert.", low=1
+    )
+    alerts_paused: float = _setting(14_400.0, "s", "A queue that is paused for longer is an alert.", low=1)
+    alerts_gate: float = _setting(1800.0, "s", "A gate that is closed for longer is an alert.", low=1)
+    alerts_outbox: float = _setting(900.0, "s", "A message of the outbox that waits for longer is an alert.", low=1)
+    alerts_schedule: float = _setting(
+        300.0, "s", "A schedule that nobody looks at for longer after its moment is an alert.", low=1
+    )
+    alerts_seals: float = _setting(600.0, "s", "An audit trail that is not sealed for longer is an alert.", low=1)
+    alerts_retention: float = _setting(
+        90 * 86_400.0, "s", "How long cleared alerts are kept. 0 keeps them for ever.", low=0
+    )
+    alerts_email: str = _setting("", "addresses", "Who is told by jobs of task EMAIL_SEND; commas between them.")
+    alerts_webhook: str = _setting("", "URL", "An https:// endpoint that is told by a signed CloudEvent.")
+    alerts_webhook_secret: str = _setting(
+        "", "", "What that CloudEvent is signed with, at least 16 bytes; whsec_ works."
+    )
+    alerts_webhook_private: bool = _setting(
+        False, "", "The endpoint may be plain http:// and lie on this machine or in a private network."
+    )
+    alerts_queue: str = _setting("", "", "The queue of the jobs that tell people; else that of EMAIL_SEND, or default.")
+    alerts_most: int = _setting(20, "alerts", "The most alerts in an hour that people are told of by job.", low=1)
     sqlite_synchronous: str = _setting(
         "FULL",
         "",

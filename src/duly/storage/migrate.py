@@ -34,7 +34,15 @@ def all_metadata() -> MetaData:
     """The tables of every room (they register themselves when imported)."""
     from importlib import import_module
 
-    for module in ("duly.audit.tables", "duly.calendars.tables", "duly.jobs.tables", "duly.idempotency.tables", "duly.outbox.tables", "duly.schedules.tables"):
+    for module in (
+        "duly.audit.tables",
+        "duly.calendars.tables",
+        "duly.jobs.tables",
+        "duly.idempotency.tables",
+        "duly.outbox.tables",
+        "duly.schedules.tables",
+        "duly.monitoring.alerts.tables",
+    ):
         import_module(module)
     return metadata
 

@@ -131,4 +131,41 @@ def _rounds() -> None:
 
 
 def _alerts() -> None:
-    pass
+    op.create_table(
+        "alerts",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("rule", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("severity", sa.Text(), nullable=False),
+        sa.Column("since", Instant, nullable=False),
+        sa.Column("last_seen", Instant, nullable=False),
+        sa.Column("value", sa.Float(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.Column("raised_at", Instant, nullable=True),
+        sa.Column("fine_since", Instant, nullable=True),
+        sa.Column("cleared_at", Instant, nullable=True),
+        sa.Column("acked_at", Instant, nullable=True),
+        sa.Column("acked_by", sa.Text(), nullable=True),
+        sa.Column("ack_reason", sa.Text(), nullable=True),
+        sa.Column("noticed_at", Instant, nullable=True),
+        sa.CheckConstraint("state IN ('pending', 'raised', 'cleared')", name=op.f("ck_alerts_state")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_alerts")),
+        sqlite_autoincrement=True,
+    )
+    for name, columns, where, unique in (
+        ("ix_alerts_open", ["rule", "subject"], "state <> 'cleared'", True),
+        ("ix_alerts_cleared", ["cleared_at"], "cleared_at IS NOT NULL", False),
+    ):
+        op.create_index(
+            name, "alerts", columns, unique=unique, postgresql_where=sa.text(where), sqlite_where=sa.text(where)
+        )
+    op.create_table(
+        "alert_watch",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("judged_at", Instant, nullable=False),
+        sa.Column("judged_by", sa.Text(), nullable=False),
+        sa.Column("readings", Json, nullable=False),
+        sa.CheckConstraint("id = 1", name=op.f("ck_alert_watch_one")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_alert_watch")),
+    )

@@ -1,0 +1,146 @@
+"""The rules, declared once. The command line, the documentation, Prometheus and Grafana are given what stands here.
+
+Thresholds come from settings; ``alerts_off`` names rules that are not judged. A rule whose value is itself a span of time, or is
+taken over a window, waits for nothing more (``hold`` is 0). The lower mark lies below the threshold where a value may hover.
+Sources: R000-20 (an hour, 10 %, 5 minutes), T000-o, T000-p (30 minutes, at least 10 samples).
+"""
+
+from __future__ import annotations
+
+from duly.kernel.errors import InvalidArgument
+from duly.monitoring.alerts.alert import Rule, Severity
+from duly.settings import Settings
+
+WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
+
+
+def every_rule(s: Settings) -> tuple[Rule, ...]:
+    """All rules with the thresholds of these settings, also those that are off."""
+    return (
+        Rule(
+            "jobs_idle", "jobs", "", "s", s.alerts_idle, s.alerts_idle, CRITICAL,
+            "No job has started or ended for {value} although work is due; {threshold} is fine.",
+            "duly doctor says who is alive and what holds work; then duly worker, or duly why JOB.",
+            calm=60, setting="alerts_idle",
+        ),
+        Rule(
+            "jobs_failing", "jobs", "", "ratio", s.alerts_failures, s.alerts_failures * 0.8, CRITICAL,
+            "{value} of the {samples} jobs that ended lately have failed; {threshold} is fine.",
+            "duly jobs list --status failed shows them; once the cause is gone, duly jobs replay.",
+            samples=s.alerts_samples, setting="alerts_failures",
+        ),
+        Rule(
+            "queue_failing", "jobs", "queue", "ratio", s.alerts_failures, s.alerts_failures * 0.8, WARNING,
+            "{value} of the {samples} jobs of queue {subject} that ended lately have failed; {threshold} is fine.",
+            "duly jobs list --status failed --queue NAME shows them; duly queues pause NAME stops more from failing.",
+            samples=s.alerts_samples, setting="alerts_failures",
+        ),
+        Rule(
+            "queue_backlog", "jobs", "queue", "s", s.alerts_backlog, s.alerts_backlog * 0.5, WARNING,
+            "Queue {subject} has a job that has been due for {value}; {threshold} is fine.",
+            "Start more workers or raise their concurrency; duly queues list shows limits.",
+            calm=120, setting="alerts_backlog",
+        ),
+        Rule(
+            "queue_unserved", "jobs", "queue", "s", s.alerts_worker, s.alerts_worker, CRITICAL,
+            "No worker that is alive serves queue {subject}, where a job has been due for {value}.",
+            "duly worker --queue NAME.",
+            hold=30, calm=30, setting="alerts_worker",
+        ),
+        Rule(
+            "queue_paused", "jobs", "queue", "s", s.alerts_paused, s.alerts_paused, WARNING,
+            "Queue {subject} has been paused for {value}; {threshold} is fine.",
+            "duly queues resume NAME, or take note that it is meant: duly alerts ack ID.",
+            calm=0, setting="alerts_paused",
+        ),
+        Rule(
+            "gate_offline", "jobs", "", "s", s.alerts_gate, s.alerts_gate, WARNING,
+            "The online gate has been closed for {value}; {threshold} is fine. No worker claims anything.",
+            "duly gate online.",
+            calm=0, setting="alerts_gate",
+        ),
+        Rule(
+            "leases_stuck", "jobs", "", "s", s.alerts_leases, 0.0, CRITICAL,
+            "The lease of a running job lapsed {value} ago and nobody has rescued it.",
+            "Start a worker: any worker rescues them.",
+            calm=30, setting="alerts_leases",
+        ),
+        Rule(
+            "worker_silent", "jobs", "worker", "s", s.alerts_worker, s.alerts_worker * 0.5, CRITICAL,
+            "Worker {subject} did not say goodbye and has not been heard of for {value}.",
+            "Look whether its process hangs or was killed; its jobs are rescued when their leases lapse.",
+            calm=30, setting="alerts_worker",
+        ),
+        Rule(
+            "worker_unready", "jobs", "worker", "count", 0.0, 0.0, WARNING,
+            "Worker {subject} is not ready.",
+            "Look at its log.",
+            hold=120, calm=60,
+        ),
+        Rule(
+            "seals_behind", "audit", "", "s", s.alerts_seals, s.alerts_seals * 0.5, WARNING,
+            "The audit trail has not been sealed for {value}; {threshold} is fine.",
+            "Look for duty_failed in the logs of the workers: they seal it.",
+            calm=60, setting="alerts_seals",
+        ),
+        Rule(
+            "outbox_parked", "outbox", "destination", "count", 0.0, 0.0, WARNING,
+            "{value} messages to {subject} are put aside.",
+            "duly outbox list --status parked shows why; then duly outbox redrive.",
+            calm=60,
+        ),
+        Rule(
+            "outbox_waiting", "outbox", "destination", "s", s.alerts_outbox, s.alerts_outbox * 0.5, WARNING,
+            "A message to {subject} has waited for {value}; {threshold} is fine.",
+            "duly outbox status shows whether a relay runs, and duly outbox list the last error.",
+            calm=120, setting="alerts_outbox",
+        ),
+        Rule(
+            "schedules_overdue", "schedules", "", "s", s.alerts_schedule, s.alerts_schedule * 0.5, CRITICAL,
+            "A schedule should have been looked at {value} ago and nobody did; {threshold} is fine.",
+            "Start a worker: each one looks at the schedules.",
+            calm=60, setting="alerts_schedule",
+        ),
+        Rule(
+            "schedules_missed", "schedules", "", "count", 0.0, 0.0, WARNING,
+            "{value} planned instants were found too late and not made up for.",
+            "Look at the ledger of the schedule; run what must be run after all.",
+        ),
+        Rule(
+            "schedule_broken", "schedules", "schedule", "count", 0.0, 0.0, WARNING,
+            "Schedule {subject} cannot be planned.",
+            "Read its error and define it anew; the others go on.",
+            calm=0,
+        ),
+        Rule(
+            "rounds_idle", "rounds", "tick", "s", s.alerts_idle, s.alerts_idle, CRITICAL,
+            "The {subject} tick of the rounds has not run for {value}; {threshold} is fine.",
+            "Start a worker: each one does the ticks that are due.",
+            # creation runs once an hour by plan (R000-3), so a run that comes a little late is no alert
+            hold=300, calm=60, setting="alerts_idle",
+        ),
+        Rule(
+            "rounds_failing", "rounds", "tick", "ratio", s.alerts_failures, s.alerts_failures * 0.8, CRITICAL,
+            "{value} of the {samples} groups that the {subject} tick took up lately have failed; {threshold} is fine.",
+            "The log names each group and its error; it is tried again at the next pass.",
+            samples=s.alerts_samples, setting="alerts_failures",
+        ),
+        Rule(
+            "rounds_late", "rounds", "", "s", s.alerts_late, s.alerts_late, WARNING,
+            "A round opened {value} after its time, or still waits to; {threshold} is fine.",
+            "Look whether the open tick runs every five minutes, and how long it takes.",
+            calm=60, setting="alerts_late",
+        ),
+    )  # fmt: skip
+
+
+def rules_of(s: Settings) -> tuple[Rule, ...]:
+    """The rules that are judged. Raises InvalidArgument for a name in ``alerts_off`` that is no rule's."""
+    every = every_rule(s)
+    off = {name.strip() for name in s.alerts_off.split(",")} - {""}
+    known = {rule.name for rule in every}
+    if off - known:
+        raise InvalidArgument(
+            "alerts_off", f"names {sorted(off - known)[0]!r}, which is no rule.", f"Rules are: {', '.join(known)}."
+        )
+    return tuple(rule for rule in every if rule.name not in off)
