@@ -37,9 +37,13 @@ blackouts = Table(
 Index("ix_blackouts_holds", blackouts.c.holds_from)
 
 
-def held(queue: str, now: str) -> str:
-    """SQL that is true while a blackout holds a queue; both are SQL expressions. The one test of every claim."""
-    return (
-        f"EXISTS (SELECT 1 FROM blackouts b WHERE (b.holds_from <= {now} OR b.holds_from IS NULL) "
-        f"AND (b.scope = 'all' OR b.scope = 'queue:' || {queue}))"
-    )
+def held(sqlite: bool, queue: str, now: str) -> str:
+    """SQL that is true while a blackout holds a queue; both are SQL expressions. The one test of every claim.
+
+    On PostgreSQL what holds is collected once per statement, into an array: a subquery that names the queue is turned into a
+    join, and the order of the joins that the planner then chose made a claim six times as slow (measured; a test looks at the plan).
+    """
+    on = f"(b.holds_from <= {now} OR b.holds_from IS NULL)"
+    if sqlite:
+        return f"EXISTS (SELECT 1 FROM blackouts b WHERE {on} AND (b.scope = 'all' OR b.scope = 'queue:' || {queue}))"
+    return f"(ARRAY['all', 'queue:' || {queue}] && ARRAY(SELECT b.scope FROM blackouts b WHERE {on}))"

@@ -49,7 +49,7 @@ UPDATE jobs SET status = 'running', attempts = attempts + 1, worker = %(worker)s
                  LIMIT q.room FOR UPDATE SKIP LOCKED) AS picked
           WHERE {GATE_OPEN}
             AND NOT EXISTS (SELECT 1 FROM queues g WHERE g.name = q.name AND g.governed)
-            AND NOT {held("q.name", NOW)}))
+            AND NOT {held(False, "q.name", NOW)}))
 RETURNING {CLAIMED}"""
 
 TAKE = f"""

@@ -25,7 +25,7 @@ PICK = f"""
 SELECT json_group_array(id) FROM (
   SELECT id FROM jobs WHERE queue = :queue AND status = 'queued' AND due_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
      AND {GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND governed)
-     AND NOT {held(":queue", ":now")}
+     AND NOT {held(True, ":queue", ":now")}
    ORDER BY priority DESC, run_at, id LIMIT :room)"""
 #: Is any job of these queues ready? Asked before a claim that would have to write.
 ANY_READY = """
