@@ -245,14 +245,17 @@ class Schedules:
         def act(connection: Connection) -> Occurrence:
             now = self._store.present(connection)
             schedule = self._readable(self._store.get(connection, name, self._tenant(tenant), lock=True))
+            schedule = self._readable(self._settle(connection, schedule, now))
+            assert schedule.spec is not None
             due_at = now
-            while self._store.among(connection, schedule.id, [due_at]):
+            while (
+                self._store.among(connection, schedule.id, [due_at])
+                or schedule.spec.recurrence.next_after(due_at - TICK) == due_at
+            ):
                 due_at += TICK
-            job = self._app.engine.maker.make_in(connection, [self._made().job(schedule, due_at, due_at, "manual")])[
-                0
-            ].job
+            job = self._app.engine.maker.make_in(connection, [self._made().job(schedule, due_at, now, "manual")])[0].job
             row = {"due_at": due_at, "status": "fired", "reason": "manual", "policy": "", "trigger": "manual", "job_id": job.id,
-                   "start_at": due_at, "acted_at": now}  # fmt: skip
+                   "start_at": now, "acted_at": now}  # fmt: skip
             self._store.add(connection, schedule, [row])
             self._store.audit(connection, schedule, actor, RUN, reason=reason, job=job.id)
             return self._store.among(connection, schedule.id, [due_at])[due_at]

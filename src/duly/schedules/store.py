@@ -260,8 +260,7 @@ class ScheduleStore:
         """A new version of a schedule whose row is locked and whose occurrences up to ``now`` are decided."""
         version = was.version + 1
         values = self._values(spec, next_at) | {
-            "version": version, "decided_until": func.max(schedules.c.decided_until, now) if self.db.is_sqlite
-            else func.greatest(schedules.c.decided_until, now), "look_at": look_at, "error": None, "error_at": None, "failures": 0,
+            "version": version, "decided_until": max(was.decided_until, now), "look_at": look_at, "error": None, "error_at": None, "failures": 0,
             "updated_at": now, "updated_by": actor,
         }  # fmt: skip
         if declared:
