@@ -1,0 +1,311 @@
+"""Reading calendar files (iCalendar, RFC 5545) as blackout windows. Needs ``duly[ical]``.
+
+What a file says (series, exceptions, moved and cancelled events) is worked out for a horizon and becomes windows with explicit
+dates: what holds is then in plain sight, and a rule that nobody here wrote decides nothing later. Events that share their times of
+day and their zone become one window with many dates. A file is data from outside: its size, its events and what they unfold into
+are bounded, and a mistake in it is named with its line and its event.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from duly.kernel.errors import InvalidArgument, UsageError
+from duly.kernel.localtime import in_utc, zone
+from duly.kernel.payload import check_name
+from duly.kernel.recurrence import RRule
+from duly.kernel.recurrence.reading import MOST_DATES, quoted, write_time
+from duly.kernel.windows import Window
+
+if TYPE_CHECKING:
+    from icalendar import Event
+
+MOST_BYTES = 2 * 1024 * 1024
+MOST_EVENTS = 5_000
+#: Series are unfolded by a library that looks at each of their dates, so there may be fewer of them.
+MOST_SERIES = 500
+#: What all events together may unfold into.
+MOST_OCCURRENCES = MOST_DATES
+#: Different times of day in one file, each a window of its own.
+MOST_GROUPS = 200
+HORIZON, LONGEST = timedelta(days=400), timedelta(days=3_660)
+
+_DAY = timedelta(days=1)
+_LINE = re.compile(r"[A-Za-z0-9-]+(?:;[^:;=]+=(?:\"[^\"]*\"|[^\":;]*)(?:,(?:\"[^\"]*\"|[^\":;,]*))*)*:.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was found in a file."""
+
+    windows: tuple[Window, ...]
+    #: How many events there were, and how many occurrences of them within the horizon.
+    events: int
+    occurrences: int
+    #: What holds nothing, and why, in a sentence each.
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of an occurrence that a window can say: a day, and from when to when."""
+
+    tz: str
+    start: str
+    end: str
+    day: date
+
+
+def read_ical(
+    data: bytes | str,
+    name: str,
+    *,
+    scope: str = "all",
+    tz: str | None = None,
+    start: datetime,
+    end: datetime | None = None,
+    file: str = "file",
+) -> Reading:
+    """The windows of a calendar file, for what happens from ``start`` until before ``end`` (aware; 400 days later by default).
+
+    They are called ``name``, ``name-2``, …; ``tz`` is the zone of days and times that the file gives without one (its
+    ``X-WR-TIMEZONE`` otherwise). Cancelled events are left out, and so are those without a length. ``file`` is what it is called in
+    errors. Raises InvalidArgument with the line or the event, UsageError without ``duly[ical]``.
+    """
+    check_name(name, "name", 180)
+    begins = in_utc(start, "start")
+    ends = begins + HORIZON if end is None else in_utc(end, "end")
+    if not begins < ends <= begins + LONGEST:
+        raise InvalidArgument(
+            "end", "is not after the start, or more than ten years later.", f"Choose an end within {LONGEST.days} days."
+        )
+    if tz is not None:
+        zone(tz)
+    text = _text(data, file)
+    lines = _checked_lines(text, file)
+    calendars = _parsed(text, file)
+    pieces: set[_Piece] = set()
+    events, occurrences, left_out = 0, 0, list[str]()
+    for calendar in calendars:
+        found = list(calendar.walk("VEVENT"))
+        events += len(found)
+        if events > MOST_EVENTS:
+            raise InvalidArgument(file, f"has more than {MOST_EVENTS} events.", "Import a part of it.")
+        default = tz or _default_zone(calendar)
+        for event in found:
+            _check(event, _called(event, lines, file), default)
+        if sum(1 for event in found if "RRULE" in event) > MOST_SERIES:
+            raise InvalidArgument(file, f"has more than {MOST_SERIES} recurring events.", "Import a part of it.")
+        for event in _unfolded(calendar, begins, ends, file):
+            occurrences += 1
+            if occurrences > MOST_OCCURRENCES:
+                raise InvalidArgument(
+                    file, f"unfolds into more than {MOST_OCCURRENCES} occurrences.", "Choose an earlier end."
+                )
+            called = _called(event, lines, file)
+            if str(event.get("STATUS", "")).upper() == "CANCELLED":
+                left_out.append(f"{called} is cancelled.")
+                continue
+            of_event = list(_pieces(event, called, default))
+            if not of_event:
+                left_out.append(f"{called} has no length.")
+            pieces.update(of_event)
+    return Reading(tuple(_windows(pieces, name, scope, file)), events, occurrences, tuple(left_out))
+
+
+# --- The text ------------------------------------------------------------------------------------------------------------
+
+
+def _text(data: bytes | str, file: str) -> str:
+    if len(data) > MOST_BYTES:
+        raise InvalidArgument(
+            file, f"has {len(data):,} bytes; at most {MOST_BYTES:,} are read.", "Export a part of the calendar."
+        )
+    if isinstance(data, str):
+        return data.removeprefix("\ufeff")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidArgument(f"{file}, line {line}", "is not UTF-8.", "Save the file in UTF-8.") from None
+
+
+def _checked_lines(text: str, file: str) -> dict[str, int]:
+    """Check the form of each line and the nesting of its parts. Returns the line on which each event's UID begins its event."""
+    begun: list[tuple[str, int]] = []
+    where: dict[str, int] = {}
+    for number, line in _content_lines(text):
+        if not _LINE.fullmatch(line):
+            raise InvalidArgument(
+                f"{file}, line {number}", f"is {quoted(line)}.", "A line of a calendar file is NAME:VALUE."
+            )
+        name, _, value = line.partition(":")
+        name, value = name.upper(), value.strip().upper()
+        if name == "BEGIN":
+            if not begun and value != "VCALENDAR":
+                raise InvalidArgument(f"{file}, line {number}", f"begins {quoted(value)}.", "Give a calendar file.")
+            begun.append((value, number))
+            if len(begun) > 10:
+                raise InvalidArgument(f"{file}, line {number}", "is nested more than ten deep.")
+        elif name == "END":
+            if not begun or begun.pop()[0] != value:
+                raise InvalidArgument(f"{file}, line {number}", f"ends {quoted(value)}, which has not begun.")
+        elif not begun:
+            raise InvalidArgument(f"{file}, line {number}", "stands outside of BEGIN:VCALENDAR.")
+        elif name.partition(";")[0] == "UID" and begun[-1][0] == "VEVENT":
+            where.setdefault(line.partition(":")[2].strip(), begun[-1][1])
+    if begun:
+        raise InvalidArgument(f"{file}, line {begun[-1][1]}", f"begins {begun[-1][0]}, which does not end.")
+    return where
+
+
+def _content_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines as the format means them: one that begins with a blank goes on from the one before. With the number of the first."""
+    held, first = "", 0
+    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+        if line[:1] in (" ", "\t") and held:
+            held += line[1:]
+            continue
+        if held.strip():
+            yield first, held
+        held, first = line, number
+    if held.strip():
+        yield first, held
+
+
+def _parsed(text: str, file: str) -> list[Any]:
+    try:
+        from icalendar import Calendar
+    except ImportError:
+        raise UsageError("calendar files are read with duly[ical]. Install it: pip install 'duly[ical]'.") from None
+    try:
+        found = Calendar.from_ical(text, multiple=True)
+    except Exception as error:  # a form that the checks above let through, and the library does not
+        raise InvalidArgument(file, f"cannot be read: {error}.") from None
+    if not found:
+        raise InvalidArgument(file, "holds no calendar.", "Give a file that begins with BEGIN:VCALENDAR.")
+    return list(found)
+
+
+# --- Events --------------------------------------------------------------------------------------------------------------
+
+
+def _called(event: Event, lines: dict[str, int], file: str) -> str:
+    uid, summary = str(event.get("UID", "")).strip(), str(event.get("SUMMARY", "")).strip()
+    line = f", line {lines[uid]}" if uid in lines else ""
+    return f"{file}{line}, event {quoted(summary or uid)}"
+
+
+def _default_zone(calendar: Any) -> str | None:
+    named = str(calendar.get("X-WR-TIMEZONE", "")).strip()
+    try:
+        return zone(named).key if named else None
+    except InvalidArgument:
+        return None
+
+
+def _check(event: Event, called: str, default: str | None) -> None:
+    """Refuse what is wrong with an event, before anything is unfolded."""
+    for broken, problem in event.errors:
+        raise InvalidArgument(called, f"has {broken} that cannot be read: {problem}.")
+    if "DTSTART" not in event:
+        raise InvalidArgument(called, "has no DTSTART.", "Each event needs a beginning.")
+    begins = event["DTSTART"].dt
+    for several in (
+        (event["RRULE"],) if "RRULE" in event and not isinstance(event["RRULE"], list) else event.get("RRULE", ())
+    ):
+        local = begins if isinstance(begins, datetime) else datetime.combine(begins, time())
+        try:
+            # the judge of all rules here: it refuses what runs by the hour and what never comes
+            RRule(
+                several.to_ical().decode(),
+                start=local.replace(tzinfo=None, microsecond=0),
+                tz=_zone_of(begins, called, default),
+            )
+        except InvalidArgument as error:
+            raise InvalidArgument(called, f"has a rule that cannot be used: {error.problem}", error.remedy) from None
+
+
+def _unfolded(calendar: Any, begins: datetime, ends: datetime, file: str) -> Iterable[Event]:
+    import recurring_ical_events
+
+    try:
+        yield from recurring_ical_events.of(calendar).between(begins, ends)
+    except InvalidArgument:
+        raise
+    except Exception as error:
+        raise InvalidArgument(file, f"has a series that cannot be unfolded: {error}.") from None
+
+
+def _zone_of(at: Any, called: str, default: str | None) -> str:
+    """The IANA name of the zone whose clock an event goes by."""
+    place = at.tzinfo if isinstance(at, datetime) else None
+    if place is None:
+        if default is None:
+            raise InvalidArgument(
+                "tz", f"is missing: {called} has a time or a day without a zone.", "Name a zone, such as Europe/Rome."
+            )
+        return default
+    if place is UTC or str(place) == "UTC":
+        return "UTC"
+    named = getattr(place, "key", None)
+    if isinstance(place, ZoneInfo) and named:
+        return zone(named).key
+    raise InvalidArgument(
+        called,
+        f"has the time zone {quoted(str(getattr(place, '_tzid', place)))}, which is no IANA time zone.",
+        "Replace its TZID in the file by an IANA name, such as Europe/Rome.",
+    )
+
+
+def _pieces(event: Event, called: str, default: str | None) -> Iterator[_Piece]:
+    """An occurrence as parts that a window can say: none longer than a day."""
+    begins, ends = event.start, event.end
+    tz = _zone_of(begins, called, default)
+    if not isinstance(begins, datetime):
+        last: Any = ends.date() if isinstance(ends, datetime) else ends
+        for number in range(min((last - begins).days, MOST_DATES)):
+            yield _Piece(tz, "00:00", "24:00", begins + number * _DAY)
+        return
+    start = begins.replace(tzinfo=None, microsecond=0)
+    if ends.tzinfo is not None:
+        ends = ends.astimezone(zone(tz))
+    end = ends.replace(tzinfo=None, microsecond=0)
+    if end <= start:
+        return
+    first, last = start.date(), end.date()
+    if first == last or (last == first + _DAY and end.time() <= start.time()):
+        yield _Piece(tz, write_time(start.time()), _ending(end, last > first), first)
+        return
+    yield _Piece(tz, write_time(start.time()), "24:00", first)
+    for number in range(1, min((last - first).days, MOST_DATES)):
+        yield _Piece(tz, "00:00", "24:00", first + number * _DAY)
+    if end.time() != time():
+        yield _Piece(tz, "00:00", write_time(end.time()), last)
+
+
+def _ending(end: datetime, on_next_day: bool) -> str:
+    return "24:00" if on_next_day and end.time() == time() else write_time(end.time())
+
+
+def _windows(pieces: set[_Piece], name: str, scope: str, file: str) -> Iterator[Window]:
+    """One window for each zone and times of day, with all its dates."""
+    groups: dict[tuple[str, str, str], list[date]] = {}
+    for piece in pieces:
+        groups.setdefault((piece.tz, piece.start, piece.end), []).append(piece.day)
+    if len(groups) > MOST_GROUPS:
+        raise InvalidArgument(
+            file,
+            f"has {len(groups)} different times of day; at most {MOST_GROUPS} are allowed.",
+            "Import a part of it.",
+        )
+    if sum(map(len, groups.values())) > MOST_OCCURRENCES:
+        raise InvalidArgument(file, f"holds more than {MOST_OCCURRENCES} days.", "Choose an earlier end.")
+    for number, ((tz, start, end), days) in enumerate(sorted(groups.items()), 1):
+        called = name if number == 1 else f"{name}-{number}"
+        yield Window(dates=sorted(days), start=start, end=end, tz=tz, name=called, scope=scope)
