@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from duly.kernel.errors import InvalidArgument, UsageError
@@ -21,9 +21,6 @@ from duly.kernel.payload import check_name
 from duly.kernel.recurrence import RRule
 from duly.kernel.recurrence.reading import MOST_DATES, quoted, write_time
 from duly.kernel.windows import Window
-
-if TYPE_CHECKING:
-    from icalendar import Event
 
 MOST_BYTES = 2 * 1024 * 1024
 MOST_EVENTS = 5_000
@@ -111,7 +108,7 @@ def read_ical(
             if str(event.get("STATUS", "")).upper() == "CANCELLED":
                 left_out.append(f"{called} is cancelled.")
                 continue
-            of_event = list(_pieces(event, called, default))
+            of_event = list(_pieces(event, called, default, (begins, ends)))
             if not of_event:
                 left_out.append(f"{called} has no length.")
             pieces.update(of_event)
@@ -195,7 +192,7 @@ def _parsed(text: str, file: str) -> list[Any]:
 # --- Events --------------------------------------------------------------------------------------------------------------
 
 
-def _called(event: Event, lines: dict[str, int], file: str) -> str:
+def _called(event: Any, lines: dict[str, int], file: str) -> str:
     uid, summary = str(event.get("UID", "")).strip(), str(event.get("SUMMARY", "")).strip()
     line = f", line {lines[uid]}" if uid in lines else ""
     return f"{file}{line}, event {quoted(summary or uid)}"
@@ -209,29 +206,28 @@ def _default_zone(calendar: Any) -> str | None:
         return None
 
 
-def _check(event: Event, called: str, default: str | None) -> None:
+def _check(event: Any, called: str, default: str | None) -> None:
     """Refuse what is wrong with an event, before anything is unfolded."""
     for broken, problem in event.errors:
         raise InvalidArgument(called, f"has {broken} that cannot be read: {problem}.")
     if "DTSTART" not in event:
         raise InvalidArgument(called, "has no DTSTART.", "Each event needs a beginning.")
     begins = event["DTSTART"].dt
-    for several in (
-        (event["RRULE"],) if "RRULE" in event and not isinstance(event["RRULE"], list) else event.get("RRULE", ())
-    ):
+    named = event["DTSTART"].params.get("TZID")
+    if named is not None and isinstance(begins, datetime) and begins.tzinfo is None:
+        raise _no_zone(called, named)
+    rules = event.get("RRULE", ())
+    for rule in rules if isinstance(rules, list | tuple) else [rules]:
         local = begins if isinstance(begins, datetime) else datetime.combine(begins, time())
+        start, tz = local.replace(tzinfo=None, microsecond=0), _zone_of(begins, called, default)
         try:
             # the judge of all rules here: it refuses what runs by the hour and what never comes
-            RRule(
-                several.to_ical().decode(),
-                start=local.replace(tzinfo=None, microsecond=0),
-                tz=_zone_of(begins, called, default),
-            )
+            RRule(rule.to_ical().decode(), start=start, tz=tz)
         except InvalidArgument as error:
             raise InvalidArgument(called, f"has a rule that cannot be used: {error.problem}", error.remedy) from None
 
 
-def _unfolded(calendar: Any, begins: datetime, ends: datetime, file: str) -> Iterable[Event]:
+def _unfolded(calendar: Any, begins: datetime, ends: datetime, file: str) -> Iterable[Any]:
     import recurring_ical_events
 
     try:
@@ -256,37 +252,44 @@ def _zone_of(at: Any, called: str, default: str | None) -> str:
     named = getattr(place, "key", None)
     if isinstance(place, ZoneInfo) and named:
         return zone(named).key
-    raise InvalidArgument(
-        called,
-        f"has the time zone {quoted(str(getattr(place, '_tzid', place)))}, which is no IANA time zone.",
-        "Replace its TZID in the file by an IANA name, such as Europe/Rome.",
-    )
+    raise _no_zone(called, str(getattr(place, "_tzid", place)))
 
 
-def _pieces(event: Event, called: str, default: str | None) -> Iterator[_Piece]:
-    """An occurrence as parts that a window can say: none longer than a day."""
-    begins, ends = event.start, event.end
+def _no_zone(called: str, named: str) -> InvalidArgument:
+    remedy = "Replace its TZID in the file by an IANA name, such as Europe/Rome."
+    return InvalidArgument(called, f"has the time zone {quoted(named)}, which is no IANA time zone.", remedy)
+
+
+def _pieces(event: Any, called: str, default: str | None, horizon: tuple[datetime, datetime]) -> Iterator[_Piece]:
+    """An occurrence as parts that a window can say, none longer than a day; of a long one those within the horizon."""
+    begins: Any = event.start
+    ends: Any = event.end
     tz = _zone_of(begins, called, default)
+    low, high = (at.astimezone(zone(tz)).date() + step for at, step in zip(horizon, (-_DAY, _DAY), strict=True))
     if not isinstance(begins, datetime):
-        last: Any = ends.date() if isinstance(ends, datetime) else ends
-        for number in range(min((last - begins).days, MOST_DATES)):
-            yield _Piece(tz, "00:00", "24:00", begins + number * _DAY)
+        last = ends.date() if isinstance(ends, datetime) else ends
+        yield from (_Piece(tz, "00:00", "24:00", day) for day in _days(max(begins, low), min(last, high)))
         return
-    start = begins.replace(tzinfo=None, microsecond=0)
     if ends.tzinfo is not None:
         ends = ends.astimezone(zone(tz))
-    end = ends.replace(tzinfo=None, microsecond=0)
+    start, end = begins.replace(tzinfo=None, microsecond=0), ends.replace(tzinfo=None, microsecond=0)
     if end <= start:
         return
     first, last = start.date(), end.date()
     if first == last or (last == first + _DAY and end.time() <= start.time()):
         yield _Piece(tz, write_time(start.time()), _ending(end, last > first), first)
         return
-    yield _Piece(tz, write_time(start.time()), "24:00", first)
-    for number in range(1, min((last - first).days, MOST_DATES)):
-        yield _Piece(tz, "00:00", "24:00", first + number * _DAY)
-    if end.time() != time():
+    if low <= first:
+        yield _Piece(tz, write_time(start.time()), "24:00", first)
+    yield from (_Piece(tz, "00:00", "24:00", day) for day in _days(max(first + _DAY, low), min(last, high)))
+    if end.time() != time() and last <= high:
         yield _Piece(tz, "00:00", write_time(end.time()), last)
+
+
+def _days(first: date, end: date) -> Iterator[date]:
+    while first < end:
+        yield first
+        first += _DAY
 
 
 def _ending(end: datetime, on_next_day: bool) -> str:
