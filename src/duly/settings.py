@@ -112,6 +112,24 @@ class Settings:
     )
     alerts_queue: str = _setting("", "", "The queue of the jobs that tell people; else that of EMAIL_SEND, or default.")
     alerts_most: int = _setting(20, "alerts", "The most alerts in an hour that people are told of by job.", low=1)
+    rounds_drop_time: str = _setting(
+        "18:00", "local time", "When rounds of a group open that names no time of its own, by the clock of its zone."
+    )
+    rounds_cooldown: float = _setting(
+        86_400.0,
+        "s",
+        "How long after a round has closed the next may be planned. With 24 h open a day's wait makes a round every 48 h; 0 makes one a day.",
+        low=0,
+    )
+    rounds_late_open_limit: float = _setting(
+        7_200.0,
+        "s",
+        "A round that opens later than this counts its 24 hours from the real opening and not from the planned one.",
+        low=0,
+    )
+    rounds_tick_retention: float = _setting(
+        7 * 86_400.0, "s", "How long the ledger of the ticks of rounds is kept. 0 keeps it for ever.", low=0
+    )
     sqlite_synchronous: str = _setting(
         "FULL",
         "",

@@ -40,6 +40,7 @@ def all_metadata() -> MetaData:
         "duly.jobs.tables",
         "duly.idempotency.tables",
         "duly.outbox.tables",
+        "duly.rounds.tables",
         "duly.schedules.tables",
         "duly.monitoring.alerts.tables",
     ):

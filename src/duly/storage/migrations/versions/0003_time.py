@@ -127,7 +127,155 @@ def _schedules() -> None:
 
 
 def _rounds() -> None:
-    pass
+    op.create_table(
+        "groups",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("zone", sa.Text(), nullable=False),
+        sa.Column("drop_time", sa.Text(), nullable=True),
+        sa.Column("is_active", sa.Boolean(), nullable=False),
+        sa.Column("notifications", sa.Boolean(), nullable=False),
+        sa.Column("cooldown", sa.Float(), nullable=True),
+        sa.Column("plan_at", Instant, nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("error_at", Instant, nullable=True),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("updated_at", Instant, nullable=False),
+        sa.Column("updated_by", sa.Text(), nullable=False),
+        sa.UniqueConstraint("tenant", "name", name=op.f("uq_groups_tenant_name")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_groups")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "group_members",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("group_id", Id, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("email", sa.Text(), nullable=True),
+        sa.Column("webhook", sa.Text(), nullable=True),
+        sa.Column("channels", sa.Text(), nullable=False),
+        sa.Column("is_active", sa.Boolean(), nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.ForeignKeyConstraint(["group_id"], ["groups.id"], name=op.f("fk_group_members_group_id")),
+        sa.UniqueConstraint("group_id", "name", name=op.f("uq_group_members_group_id_name")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_group_members")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "group_prompts",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("group_id", Id, nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("is_active", sa.Boolean(), nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.ForeignKeyConstraint(["group_id"], ["groups.id"], name=op.f("fk_group_prompts_group_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_group_prompts")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "rounds",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("group_id", Id, nullable=False),
+        sa.Column("scheduled_for", sa.Date(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("zone", sa.Text(), nullable=False),
+        sa.Column("drop_time", sa.Text(), nullable=False),
+        sa.Column("planned_at", Instant, nullable=False),
+        sa.Column("prompt_id", Id, nullable=True),
+        sa.Column("prompt_text", sa.Text(), nullable=True),
+        sa.Column("due_at", Instant, nullable=True),
+        sa.Column("open_at", Instant, nullable=True),
+        sa.Column("close_at", Instant, nullable=True),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("opened_at", Instant, nullable=True),
+        sa.Column("closed_at", Instant, nullable=True),
+        sa.Column("late", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["group_id"], ["groups.id"], name=op.f("fk_rounds_group_id")),
+        sa.UniqueConstraint("group_id", "scheduled_for", name=op.f("uq_rounds_group_id_scheduled_for")),
+        sa.CheckConstraint("status IN ('scheduled', 'open', 'closed')", name=op.f("ck_rounds_status")),
+        sa.CheckConstraint(
+            "(status = 'scheduled') = (open_at IS NULL) AND (open_at IS NULL) = (close_at IS NULL) "
+            "AND (open_at IS NULL) = (opened_at IS NULL) AND (status = 'closed') = (closed_at IS NOT NULL)",
+            name=op.f("ck_rounds_instants"),
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_rounds")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "round_submissions",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("round_id", Id, nullable=False),
+        sa.Column("member_id", Id, nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("edited_at", Instant, nullable=True),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_round_submissions_round_id")),
+        sa.ForeignKeyConstraint(["member_id"], ["group_members.id"], name=op.f("fk_round_submissions_member_id")),
+        sa.UniqueConstraint("round_id", "member_id", name=op.f("uq_round_submissions_round_id_member_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_round_submissions")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "round_comments",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("round_id", Id, nullable=False),
+        sa.Column("submission_id", Id, nullable=False),
+        sa.Column("member_id", Id, nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("edited_at", Instant, nullable=True),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_round_comments_round_id")),
+        sa.ForeignKeyConstraint(
+            ["submission_id"], ["round_submissions.id"], name=op.f("fk_round_comments_submission_id")
+        ),
+        sa.ForeignKeyConstraint(["member_id"], ["group_members.id"], name=op.f("fk_round_comments_member_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_round_comments")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "round_votes",
+        sa.Column("round_id", Id, nullable=False),
+        sa.Column("member_id", Id, nullable=False),
+        sa.Column("submission_id", Id, nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("edited_at", Instant, nullable=True),
+        sa.ForeignKeyConstraint(["round_id"], ["rounds.id"], name=op.f("fk_round_votes_round_id")),
+        sa.ForeignKeyConstraint(["member_id"], ["group_members.id"], name=op.f("fk_round_votes_member_id")),
+        sa.ForeignKeyConstraint(["submission_id"], ["round_submissions.id"], name=op.f("fk_round_votes_submission_id")),
+        sa.PrimaryKeyConstraint("round_id", "member_id", name=op.f("pk_round_votes")),
+    )
+    op.create_table(
+        "round_ticks",
+        sa.Column("id", Id, sa.Identity(always=False), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("started_at", Instant, nullable=False),
+        sa.Column("seconds", sa.Float(), nullable=False),
+        sa.Column("done", sa.Integer(), nullable=False),
+        sa.Column("skipped", sa.Integer(), nullable=False),
+        sa.Column("failed", sa.Integer(), nullable=False),
+        sa.Column("mean_late", sa.Float(), nullable=True),
+        sa.Column("most_late", sa.Float(), nullable=True),
+        sa.CheckConstraint("kind IN ('plan', 'open', 'close')", name=op.f("ck_round_ticks_kind")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_round_ticks")),
+        sqlite_autoincrement=True,
+    )
+    for name, table, columns, where, unique in (
+        ("ix_groups_plan", "groups", ["plan_at", "id"], "is_active AND plan_at IS NOT NULL", False),
+        ("ix_group_members_told", "group_members", ["group_id", "id"], "is_active AND channels <> ''", False),
+        ("ix_group_prompts_active", "group_prompts", ["group_id", "id"], "is_active", False),
+        ("ix_rounds_due", "rounds", ["due_at", "id"], "status = 'scheduled' AND due_at IS NOT NULL", False),
+        ("ix_rounds_close", "rounds", ["close_at", "id"], "status = 'open'", False),
+        ("ix_rounds_live", "rounds", ["group_id"], "status <> 'closed'", True),
+    ):
+        op.create_index(
+            name, table, columns, unique=unique, postgresql_where=sa.text(where), sqlite_where=sa.text(where)
+        )
+    op.create_index("ix_group_prompts_group", "group_prompts", ["group_id"])
+    op.create_index("ix_round_comments_round", "round_comments", ["round_id", "id"])
+    op.create_index("ix_round_ticks_kind", "round_ticks", ["kind", "started_at"])
 
 
 def _alerts() -> None:

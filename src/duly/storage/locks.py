@@ -1,0 +1,41 @@
+"""Locks on things that are no rows: one room, one number, for as long as a transaction lasts.
+
+On PostgreSQL an advisory lock of the transaction: it goes with the commit, the rollback or the connection, and a pooler in
+transaction mode cannot carry it to somebody else (case B020). On SQLite a write transaction is alone as it is. The key is the
+same in every process and version: eight bytes of BLAKE2b over the room and the number. Source: T000-m.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from sqlalchemy import BigInteger, Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from duly.storage.database import Database
+
+_TRY = text("SELECT k.n FROM unnest(:keys) WITH ORDINALITY AS k(key, n) WHERE pg_try_advisory_xact_lock(k.key) ORDER BY k.n").bindparams(
+    bindparam("keys", type_=ARRAY(BigInteger))
+)  # fmt: skip
+_WAIT = text("SELECT pg_advisory_xact_lock(:key)").bindparams(bindparam("key", type_=BigInteger))
+
+
+def lock_key(room: str, ident: int) -> int:
+    """The key of a lock: a signed number of 64 bits."""
+    digest = hashlib.blake2b(f"{room}:{ident}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def try_locks(db: Database, connection: Connection, room: str, idents: Sequence[int]) -> set[int]:
+    """Take the locks that nobody else has, until the transaction ends. Returns whose; it waits for none."""
+    if db.is_sqlite:
+        return set(idents)
+    keys = [lock_key(room, ident) for ident in idents]
+    return {idents[n - 1] for n in connection.execute(_TRY, {"keys": keys}).scalars()}
+
+
+def wait_lock(db: Database, connection: Connection, room: str, ident: int) -> None:
+    """Take one lock, and wait for whoever has it."""
+    if not db.is_sqlite:
+        connection.execute(_WAIT, {"key": lock_key(room, ident)})
