@@ -34,6 +34,8 @@ from duly.kernel.errors import InvalidArgument, UnknownTask
 from duly.kernel.events import PROCESS, Emitter, Listener
 from duly.kernel.gate import Rate
 from duly.kernel.payload import check_name, check_size, check_value
+from duly.monitoring.alerts.notices import WEBHOOK, poster
+from duly.monitoring.alerts.watch import Alerts
 from duly.schedules.door import Schedules
 from duly.settings import Settings
 from duly.storage import migrate
@@ -70,6 +72,7 @@ class Duly:
         self.jobs = Jobs(self)
         self._checked = False
         self.schedules = Schedules(self)
+        self.alerts = Alerts(self.engine, self.open)
         self._reservations: SqlStore | None = None
         _offer_reservations(weakref.ref(self))
         self._lock = threading.Lock()
@@ -293,6 +296,8 @@ class Duly:
         """
         self.open()
         each = concurrency or self.settings.concurrency
+        if self.settings.alerts_webhook and self.engine.tasks and WEBHOOK not in self.engine.tasks:
+            self.task(WEBHOOK, queue=self.settings.alerts_queue or "default", timeout=60)(poster(self.engine))
         if queues is None:
             queues = ["default", *sorted({t.queue for t in self.engine.tasks.values()} - {"default"})]
         if not isinstance(queues, Mapping):
@@ -306,6 +311,7 @@ class Duly:
         scheduler = self.scheduler()
         worker.accompany("schedules", scheduler.step, scheduler.bell.ring)
         worker.house.add("reservations", 60.0, lambda: self.reservations.prune())
+        worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name))
         return worker
 
     def find_task(self, name: str) -> Task[Any, Any]:

@@ -126,7 +126,10 @@ class Reading:
     @classmethod
     def of(cls, samples: list[Sample], complete: bool = True) -> Reading:
         """The worst of many: no more than ``MOST_SUBJECTS`` are told apart."""
-        worst = sorted(samples, key=lambda s: (-s.value, s.subject))
+        by_subject: dict[str, Sample] = {}
+        for sample in sorted(samples, key=lambda s: (-s.value, s.subject)):
+            by_subject.setdefault(sample.subject, sample)
+        worst = list(by_subject.values())
         return cls(tuple(worst[:MOST_SUBJECTS]), complete=complete and len(worst) <= MOST_SUBJECTS)
 
 

@@ -1,7 +1,7 @@
 """The rules, declared once. The command line, the documentation, Prometheus and Grafana are given what stands here.
 
 Thresholds come from settings; ``alerts_off`` names rules that are not judged. A rule whose value is itself a span of time, or is
-taken over a window, waits for nothing more (``hold`` is 0). The lower mark lies below the threshold where a value may hover.
+taken over a window, waits for nothing more (``hold`` is 0) unless it says why. The lower mark lies below the threshold where a value may hover.
 Sources: R000-20 (an hour, 10 %, 5 minutes), T000-o, T000-p (30 minutes, at least 10 samples).
 """
 
@@ -11,6 +11,8 @@ from duly.kernel.errors import InvalidArgument
 from duly.monitoring.alerts.alert import Rule, Severity
 from duly.settings import Settings
 
+#: When a blackout, a pause or the closed gate ends, old work is due at once: workers have so many seconds to begin with it.
+AFTER_A_HOLD = 120.0
 WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
 
 
@@ -21,7 +23,7 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             "jobs_idle", "jobs", "", "s", s.alerts_idle, s.alerts_idle, CRITICAL,
             "No job has started or ended for {value} although work is due; {threshold} is fine.",
             "duly doctor says who is alive and what holds work; then duly worker, or duly why JOB.",
-            calm=60, setting="alerts_idle",
+            hold=AFTER_A_HOLD, calm=60, setting="alerts_idle",
         ),
         Rule(
             "jobs_failing", "jobs", "", "ratio", s.alerts_failures, s.alerts_failures * 0.8, CRITICAL,
@@ -39,7 +41,7 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             "queue_backlog", "jobs", "queue", "s", s.alerts_backlog, s.alerts_backlog * 0.5, WARNING,
             "Queue {subject} has a job that has been due for {value}; {threshold} is fine.",
             "Start more workers or raise their concurrency; duly queues list shows limits.",
-            calm=120, setting="alerts_backlog",
+            hold=AFTER_A_HOLD, calm=120, setting="alerts_backlog",
         ),
         Rule(
             "queue_unserved", "jobs", "queue", "s", s.alerts_worker, s.alerts_worker, CRITICAL,
