@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UsageError,
         WrongState,
     )
+    from duly.kernel.windows import Window
 
 __all__ = [
     "INJECT",
@@ -55,6 +56,7 @@ __all__ = [
     "UnknownTask",
     "UnsafeSession",
     "UsageError",
+    "Window",
     "Worker",
     "WrongState",
     "__version__",
@@ -65,6 +67,7 @@ __all__ = [
 _HOMES = (
     "duly.kernel.errors",
     "duly.kernel.backoff",
+    "duly.kernel.windows",
     "duly.jobs.job",
     "duly.jobs.task",
     "duly.jobs.run",

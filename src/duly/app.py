@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import orjson
@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from duly.idempotency.store import set_default_store
 from duly.jobs.admin import JobAdmin
 from duly.jobs.ask import ask_why
+from duly.jobs.calendars import Calendars
 from duly.jobs.codec import encode_plain
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
@@ -69,6 +70,7 @@ class Duly:
         self.engine = Engine(self.db, self.events)
         self.queues = Queues(self)
         self.gate = Gate(self)
+        self.calendars = Calendars(self, self._planned)
         self.jobs = Jobs(self)
         self._checked = False
         self.schedules = Schedules(self)
@@ -280,6 +282,13 @@ class Duly:
 
         self.open()
         return Scheduler(self.engine, CalendarStore(self.db, self.events).calendar)
+
+    def _planned(self, start: datetime, end: datetime) -> Iterator[tuple[str, set[str], Iterator[datetime]]]:
+        """The planned instants of the schedules that are active, for ``calendars.impact``."""
+        for schedule in self.schedules.all():
+            if schedule.spec is not None and schedule.paused_at is None:
+                scopes = {f"schedule:{schedule.name}", f"queue:{schedule.spec.queue}"}
+                yield schedule.name, scopes, schedule.spec.recurrence.occurrences(start, end)
 
     # ------------------------------------------------------------------ work
 
