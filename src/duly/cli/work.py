@@ -51,7 +51,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--patience", type=SPAN, metavar="SPAN",
                      help="With --until-idle: wait for jobs that are due so soon, such as retries. 30, 5min."),
         click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
-                     help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port)."),
+                     help="Answer /metrics, /livez, /readyz and /health on 127.0.0.1 (0: any free port)."),
         click.option("--name", metavar="NAME", help="This worker's name in lists and in the audit trail."),
     )):  # fmt: skip
         command = option(command)
@@ -206,11 +206,14 @@ def _monitor(
 ) -> Monitor | None:
     if port is None:
         return None
+    from duly.monitoring.alerts.beside import AlertMetrics, Beside
     from duly.monitoring.http import serve
     from duly.monitoring.metrics import Metrics
 
     metrics = Metrics(made)
     removers.append(duly.listen(metrics))
+    beside = Beside(duly.alerts, made.name)
+    metrics.registry.register(AlertMetrics(beside))
     if posts:
         from duly.monitoring.outbox import OutboxMetrics
 
@@ -218,7 +221,7 @@ def _monitor(
         metrics.registry.register(outboxes)
         removers.extend(box.listen(outboxes) for box in posts.boxes)
         metrics.also = posts.unready
-    return serve(port, metrics)
+    return serve(port, metrics, beside)
 
 
 def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool, posts: Relays | None = None) -> None:
@@ -233,7 +236,7 @@ def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool,
         ("  tasks", listed),
         ("  queues", ", ".join(f"{n} ({lane.concurrency} at once)" for n, lane in made.lanes.items())),
         *(("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in (posts.boxes if posts else ())),
-        ("  metrics", f"{monitor.url}/metrics, /livez, /readyz" if monitor else ""),
+        ("  metrics", f"{monitor.url}/metrics, /livez, /readyz, /health" if monitor else ""),
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
     sys.stdout.flush()
