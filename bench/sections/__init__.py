@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench.driver import Bench
-from bench.sections import drains, enqueue, memory, once, pickup
+from bench.sections import drains, enqueue, memory, once, pickup, ticks
 from bench.table import Section
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
@@ -17,4 +17,5 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "features": drains.features,
     "idempotent": once.idempotent,
     "relay": once.relay,
+    "schedules": ticks.schedules,
 }

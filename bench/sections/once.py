@@ -40,13 +40,15 @@ def valkey(bench: Bench) -> Iterator[str]:
         process.wait(10)
 
 
-def ask(bench: Bench, contender: Contender, command: str, n: int, **options: str) -> dict[str, float]:
-    """One repetition in a fresh process, on fresh databases."""
+def ask(
+    bench: Bench, contender: Contender, command: str, n: int, path: str = "pairs_once", **options: str
+) -> dict[str, float]:
+    """One repetition in a fresh process, on fresh databases. ``path``: the module that has the command."""
     target = bench.fresh(contender)
     options = {"raw": bench.fresh(variant(contender, "bare")), **options}
     machine.wait_until_quiet(bench.patience, bench.spare)
     answer: dict[str, float] = bench.call(
-        variant(contender, contender.name, path="pairs_once", options=options), target, command, n
+        variant(contender, contender.name, path=path, options=options), target, command, n
     )
     return answer
 

@@ -81,6 +81,12 @@ def test_what_is_found_within_the_grace_is_not_late() -> None:
         assert [d.status for d in made.decisions] == [FIRED, FIRED]
 
 
+def test_what_is_exactly_as_late_as_the_policy_allows_is_caught_up() -> None:
+    for late, status in ((timedelta(0), "fired"), (timedelta(microseconds=1), "missed")):
+        made = plan(facts(catch_up=HOUR / 2), at(1.5) + late)
+        assert [d.status.value for d in made.decisions] == [status]
+
+
 def test_the_latest_of_late_ones_fires_however_late_it_is() -> None:
     assert said(plan(facts(), at(2.9))) == [(1, "missed", "late"), (2, "fired", None)]
 

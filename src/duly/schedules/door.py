@@ -231,7 +231,8 @@ class Schedules:
         calendar = scheduler.calendar(connection)
         while schedule.spec is not None and schedule.look_at is not None and schedule.look_at <= now:
             waiting = self._store.waiting(connection, [schedule.id]).get(schedule.id, [])
-            facts = scheduler.facts(connection, schedule, calendar, waiting)
+            alive = self._store.count_alive(connection, [schedule.id]).get(schedule.id, 0)
+            facts = scheduler.facts(schedule, calendar, waiting, alive)
             scheduler.apply(connection, [(schedule, checked(plan(facts, now)))], now)
             schedule = self._store.get(connection, schedule.name, schedule.tenant)
         return schedule

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, delete, func, insert, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
@@ -44,6 +44,13 @@ LONGEST_PAUSE = timedelta(hours=1)
 
 #: JSON is read as text and taken apart row by row: what somebody wrote by hand may be none.
 _JSON = ("recurrence", "input")
+#: For each schedule a short walk down its newest jobs, by index.
+_COUNT_ALIVE = text("""
+    SELECT s.id, (SELECT count(*)
+                    FROM (SELECT o.job_id FROM occurrences o WHERE o.schedule_id = s.id AND o.job_id IS NOT NULL
+                           ORDER BY o.job_id DESC LIMIT :most) n
+                    JOIN jobs j ON j.id = n.job_id)
+      FROM schedules s WHERE s.id IN :idents""").bindparams(bindparam("idents", expanding=True))
 _COLUMNS = (*(c for c in schedules.c if c.name not in _JSON), *(cast(schedules.c[n], Text).label(n) for n in _JSON))
 
 
@@ -143,6 +150,16 @@ class ScheduleStore:
             .subquery()
         )
         return list(connection.execute(select(jobs.c.id).join(newest, newest.c.job_id == jobs.c.id)).scalars())
+
+    def count_alive(self, connection: Connection, idents: Sequence[int]) -> dict[int, int]:
+        """How many jobs of each schedule's occurrences have not ended, of the newest ``ALIVE``; schedules without one are left out."""
+        if not idents:
+            return {}
+        return {
+            ident: alive
+            for ident, alive in connection.execute(_COUNT_ALIVE, {"idents": list(idents), "most": ALIVE})
+            if alive
+        }
 
     def ledger(
         self, connection: Connection, ident: int, *, since: datetime | None = None, until: datetime | None = None,

@@ -117,10 +117,12 @@ class Scheduler:
     ) -> tuple[list[tuple[Schedule, Plan]], list[tuple[Schedule, str]]]:
         calendar = self.calendar(connection)
         waiting = self.store.waiting(connection, [schedule.id for schedule in found])
+        alone = [s.id for s in found if s.spec is not None and s.spec.policies.overlap != "allow"]
+        alive = self.store.count_alive(connection, alone)
         planned, failed = [], []
         for schedule in found:
             try:
-                facts = self.facts(connection, schedule, calendar, waiting.get(schedule.id, []))
+                facts = self.facts(schedule, calendar, waiting.get(schedule.id, []), alive.get(schedule.id, 0))
                 planned.append((schedule, checked(plan(facts, at))))
             except (SQLAlchemyError, DatabaseError):
                 raise
@@ -128,14 +130,11 @@ class Scheduler:
                 failed.append((schedule, str(error) if isinstance(error, InvalidArgument) else brief(error)))
         return planned, failed
 
-    def facts(
-        self, connection: Connection, schedule: Schedule, calendar: Calendar, waiting: Sequence[Waiting] = ()
-    ) -> Facts:
+    def facts(self, schedule: Schedule, calendar: Calendar, waiting: Sequence[Waiting] = (), alive: int = 0) -> Facts:
         """What the plan is told of a schedule. Raises InvalidArgument for a row that cannot be read."""
         spec = schedule.spec
         if spec is None:
             raise InvalidArgument("schedule", schedule.error or "cannot be read.")
-        alive = len(self.store.alive(connection, schedule.id)) if spec.policies.overlap != "allow" else 0
         return Facts(
             spec.recurrence, spec.policies, schedule.decided_until, spec.starts_at, spec.ends_at, schedule.paused_at is not None,
             calendar.applying_to(f"queue:{spec.queue}", f"schedule:{schedule.name}"), waiting, alive, self._grace,
@@ -256,7 +255,7 @@ class Scheduler:
             for schedule in found:
                 next_at = schedule.next_at
                 if schedule.spec is not None:
-                    next_at = next_planned(self.facts(connection, schedule, calendar), schedule.decided_until)
+                    next_at = next_planned(self.facts(schedule, calendar), schedule.decided_until)
                 looks = [at for at in (next_at, schedule.look_at) if at is not None]
                 self.store.retime(connection, schedule, next_at, min(looks, default=None))
             return len(found)
