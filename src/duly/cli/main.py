@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from duly._version import __version__
+from duly.cli.alerts import alerts
 from duly.cli.bench import bench
 from duly.cli.command import Root
 from duly.cli.data import audit, doctor, migrate
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for command in (up, worker, dispatch, enqueue, jobs, queues, gate, why, outbox, audit, migrate, doctor, bench):
+for command in (up, worker, dispatch, enqueue, jobs, queues, gate, why, outbox, alerts, audit, migrate, doctor, bench):
     cli.add_command(command)
 
 

@@ -88,6 +88,14 @@ class Rule:
             subject=subject, value=shown(value, self.unit), threshold=shown(self.threshold, self.unit), samples=samples
         )
 
+    def terms(self) -> str:
+        """When it is raised and when it is fine again, in a sentence."""
+        least = f" of at least {self.samples} samples" if self.samples else ""
+        held = f" for {shown(self.hold, 's')}" if self.hold else ""
+        calm = f" for {shown(self.calm, 's')}" if self.calm else ""
+        low = shown(self.mark, self.unit)
+        return f"Raised beyond {shown(self.threshold, self.unit)}{least}{held}; fine again at {low} or less{calm}."
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
