@@ -72,6 +72,12 @@ MEANINGS = {
     "outbox_rescued": "Messages were taken over from relays that had stopped renewing their leases.",
     "outbox_stranded": "There are messages for a destination that this relay has no transport for; told once. Another relay may have it.",
     "outbox_pruned": "Sent messages past `keep` were removed, and their keys with them.",
+    "alert_raised": "An alert was raised, and its audit row written: `rule`, `subject` (a queue, a worker …), `alert` (its number), and `detail`, the sentence for people.",
+    "alert_cleared": "It was fine for long enough.",
+    "alert_acked": "Somebody took note of it.",
+    "alert_unknown": "A rule could not be judged, told once until it can: nothing is raised and nothing is cleared by it.",
+    "alerts_withheld": "More alerts than `most` in an hour: of `count` of them nobody is told by job. They are in the list all the same.",
+    "alert_notice_failed": "The jobs that tell people of an alert could not be made. It is raised all the same.",
     "postcommit": "A task that was registered for after a commit: `result` is `enqueued`, `rolled_back` or `skipped` (it could not be sent).",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }

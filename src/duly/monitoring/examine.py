@@ -24,7 +24,11 @@ from duly.jobs.ask import WORKER_GONE
 from duly.jobs.engine import Engine
 from duly.jobs.tables import GATE_KEY
 from duly.kernel.errors import DulyError
+from duly.monitoring.alerts.alert import Severity
+from duly.monitoring.alerts.judge import words
+from duly.monitoring.alerts.watch import Alerts
 from duly.monitoring.health import (
+    AlertFacts,
     Facts,
     FileFacts,
     GateFacts,
@@ -53,6 +57,8 @@ def examine(engine: Engine) -> Facts:
         if found["revision"] is None:
             return _facts(db, **found)
         found |= db.read(lambda c: _work(engine, c))
+        if found["revision"] == migrate.HEAD:
+            found["alerts"] = alert_facts(engine)
         if not db.is_sqlite:
             found["wake"] = wake_facts(db)
     except DulyError as error:
@@ -214,6 +220,26 @@ def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
         "lapsed": survey.lapsed(connection, now - timedelta(seconds=patience)),
         "tail": trail.tail(connection),
     }
+
+
+def alert_facts(engine: Engine) -> AlertFacts:
+    """What is raised, and what the rules say now. Nothing is judged: that would write."""
+    alerts = Alerts(engine)
+    standing, facts = alerts.standing(), alerts.look()
+    raised = {(a.rule, a.subject): a for a in standing.raised}
+    beyond = [
+        words(rule, sample)
+        for rule in alerts.rules
+        for sample in (facts.readings[rule.name].samples if rule.name in facts.readings else ())
+        if sample.value > rule.threshold
+        and (sample.samples is None or sample.samples >= rule.samples)
+        and (rule.name, sample.subject) not in raised
+    ]
+    return AlertFacts(
+        [(a.id, a.detail, a.severity is Severity.CRITICAL, a.acked_by) for a in raised.values()],
+        beyond,
+        list(facts.unknown.items()),
+    )
 
 
 def gate_facts(engine: Engine, connection: Connection) -> GateFacts:

@@ -107,6 +107,18 @@ class PausedQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertFacts:
+    """Alerts that are raised, and what the rules say at this moment."""
+
+    #: (id, sentence, is it critical, who took note) of each.
+    raised: Sequence[tuple[int, str, bool, str | None]] = ()
+    #: Sentences about values that are beyond their thresholds and not raised, yet or at all.
+    beyond: Sequence[str] = ()
+    #: Rules that cannot be judged, and why.
+    unknown: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorker:
     """A worker as it last said it was."""
 
@@ -143,6 +155,7 @@ class Facts:
     waiting: Sequence[Waiting] = ()
     lapsed: Lapsed | None = None
     tail: Tail | None = None
+    alerts: AlertFacts | None = None
     #: Anything else worth keeping for the JSON form.
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -301,6 +314,8 @@ def _work(f: Facts) -> Iterator[Finding]:
         yield _leases(f.lapsed, f.now)
     if f.tail is not None:
         yield _tail(f)
+    if f.alerts is not None:
+        yield from _alerts(f.alerts)
 
 
 def _gate(g: GateFacts, now: datetime) -> Finding:
@@ -403,6 +418,20 @@ def _tail(f: Facts) -> Finding:
     if age > SEAL_LAG and f.workers:
         return warn("audit trail", detail, "look at the workers' logs for duty_failed: they seal it")
     return ok("audit trail", detail if f.workers else f"{detail}; the next worker seals them")
+
+
+def _alerts(a: AlertFacts) -> Iterator[Finding]:
+    """What is raised, what would be if somebody judged now (T000-o), and what cannot be judged."""
+    for ident, sentence, critical, noted in a.raised:
+        detail = f"{sentence} Noted by {noted}." if noted else sentence
+        grade = Grade.FAIL if critical else Grade.WARN
+        yield Finding("alerts", grade, detail, f"duly alerts show {ident}")
+    for sentence in a.beyond:
+        yield warn("alerts", sentence, "duly alerts check judges it; duly alerts rules says what is done about it")
+    for rule, problem in a.unknown:
+        yield warn("alerts", f"the rule {rule} cannot be judged: {problem}", "mend what keeps it from being read")
+    if not (a.raised or a.beyond or a.unknown):
+        yield ok("alerts", "none is raised")
 
 
 def _jobs(n: int) -> str:

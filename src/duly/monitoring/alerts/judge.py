@@ -98,4 +98,4 @@ def _one(rule: Rule, sample: Sample, alert: Alert | None, now: datetime) -> Chan
 def words(rule: Rule, sample: Sample) -> str:
     """The sentence of a rule about a sample, with what the sample adds."""
     told = rule.sentence(sample.subject, sample.value, sample.samples)
-    return f"{told} ({sample.detail})" if sample.detail else told
+    return f"{told.removesuffix('.')} ({sample.detail})." if sample.detail else told
