@@ -152,6 +152,11 @@ def test_a_deferred_occurrence_fires_when_the_blackout_ends() -> None:
     assert said(over) == [(2, "fired", "blackout"), (3, "fired", "blackout"), (4, "fired", "blackout")]
 
 
+def test_what_an_operator_wanted_again_is_not_held_by_a_blackout() -> None:
+    made = plan(facts(calendar=BLACKOUT, decided_until=at(3), waiting=(Waiting(at(0.5), "backfill"),), overlap="queue"), at(3.5))
+    assert said(made) == [(0.5, "fired", "backfill")]
+
+
 def test_under_run_after_only_the_last_of_a_blackout_fires() -> None:
     given = {"calendar": BLACKOUT, "blackout": "run_after"}
     within = plan(facts(**given, decided_until=at(2), waiting=(Waiting(at(2), "blackout"),)), at(3))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Name = Literal["sqlite", "postgresql"]
 #: Connections kept for the loops of a worker: one each.
-VITAL = 4
+VITAL = 5
 #: Seconds between looks at the controls on SQLite, where another process cannot ring.
 CONTROL_STEP = 0.02
 
@@ -193,7 +193,7 @@ class Database:
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(
-                    max_workers=max(2, self.settings.pool_size - 4), thread_name_prefix="duly-storage"
+                    max_workers=max(2, self.settings.pool_size - VITAL), thread_name_prefix="duly-storage"
                 )
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
 
