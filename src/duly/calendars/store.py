@@ -106,9 +106,8 @@ class CalendarStore:
 
     def _blackout(self, row: Any) -> Blackout:
         window, problem = read_window(row.said, row.name, row.scope)
-        if problem and (row.name, row.said) not in self._told:
-            self._told.add((row.name, row.said))
-            self.emitter.emit("blackout_unreadable", "error", blackout=row.name, scope=row.scope, problem=problem[:500])
+        if problem:
+            self._tell(row.name, row.scope, row.said, problem)
         return Blackout(
             row.name, row.scope, window, problem, row.said, bool(row.enabled), row.version, Hold(row.holds_from, row.holds_until),
             row.reason, row.source, row.created_at, row.updated_at, row.updated_by,
@@ -247,7 +246,7 @@ class CalendarStore:
     def outdated(self, connection: Connection) -> list[str]:
         """The names of rows whose stretch is over, or is not what their window says (edited by hand, other zone data)."""
         now, found = self.now(connection), self._find(connection)
-        return [b.name for b in found if _next(b, now) != b.hold]
+        return [b.name for b in found if self._next(b, now) != b.hold]
 
     def advance(self, connection: Connection, names: Collection[str]) -> int:
         """Move these rows to the stretch that their windows say. Returns how many it moved.
@@ -256,7 +255,7 @@ class CalendarStore:
         """
         found = self._find(connection, blackouts.c.name.in_(names), lock=True)
         now = self.now(connection)
-        moved = [(b.name, stretch) for b in found if (stretch := _next(b, now)) != b.hold]
+        moved = [(b.name, stretch) for b in found if (stretch := self._next(b, now)) != b.hold]
         if moved:
             statement = (
                 update(blackouts).where(blackouts.c.name == bindparam("of"))
@@ -265,9 +264,21 @@ class CalendarStore:
             connection.execute(statement, [{"of": n, "since": s.since, "until": s.until} for n, s in moved])
         return len(moved)
 
+    def _next(self, b: Blackout, now: datetime) -> Hold:
+        if not b.enabled:
+            return OFF
+        try:
+            return hold(b.window, now, b.hold)
+        except (
+            Exception
+        ) as error:  # a window that makes no sense in some way that nobody thought of: it holds, others go on
+            self._tell(b.name, b.scope, b.definition, f"{type(error).__name__}: {error}")
+            return hold(None, now, b.hold)
 
-def _next(b: Blackout, now: datetime) -> Hold:
-    return hold(b.window, now, b.hold) if b.enabled else OFF
+    def _tell(self, name: str, scope: str, definition: str, problem: str) -> None:
+        if (name, definition) not in self._told:
+            self._told.add((name, definition))
+            self.emitter.emit("blackout_unreadable", "error", blackout=name, scope=scope, problem=problem[:500])
 
 
 def _on(now: Any) -> Any:
