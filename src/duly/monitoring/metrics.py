@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from duly.kernel.events import PROCESS, Event
+from duly.monitoring.ticks import TimeMetrics
 
 #: Upper bounds in seconds: from a handler that only computes to one that waits for a slow provider.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -155,7 +156,7 @@ class Metrics(Collector):
         self._lags: dict[tuple[str, str], Histogram] = {}
         self._lost = self._rescued = 0
         self._failures: Counter[str] = Counter()
-        self._process = ProcessMetrics()
+        self._process, self._time = ProcessMetrics(), TimeMetrics()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -168,6 +169,7 @@ class Metrics(Collector):
                 hear(self, event.facts)
         else:
             self._process(event)
+            self._time(event)
 
     def _on_settled(self, facts: Any) -> None:
         known = self._settled
@@ -225,6 +227,7 @@ class Metrics(Collector):
             told.append(failures)
         yield from told
         yield from self._process.collect()
+        yield from self._time.collect()
         if self.worker is not None:
             yield from self._of_worker(self.worker)
 

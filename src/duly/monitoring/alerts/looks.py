@@ -1,64 +1,31 @@
-"""Looking: what each rule is judged by, read from the database.
+"""Looking at the database once, for everything that the rules are judged by. Only reads.
 
-One small function per rule; a new rule needs one more and its name in ``LOOKS``. Only reads. A function that fails makes its own
-rule unknown and no other's. What is read is bounded: indexes are hopped along, windows are read in slices, and a look that takes
-too long is given up, so a deep backlog makes no look slow and the judge harms nobody.
+What is read is bounded: indexes are hopped along, windows are read in slices, and a statement that takes too long is given up. So
+a deep backlog makes no look slow, and the judge harms nobody.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Connection, case, func, literal, or_, select, text, union_all
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, case, func, or_, select, text, union_all
 
-from duly.audit.tables import audit_log, audit_seals
 from duly.calendars.tables import blackouts
 from duly.jobs.engine import Engine
-from duly.jobs.survey import lapsed
 from duly.jobs.tables import GATE_KEY, attempts, jobs, jobs_done, queues, system_state, workers
-from duly.kernel.errors import brief
 from duly.kernel.gate import read_gate
-from duly.monitoring.alerts.alert import MOST_SUBJECTS, Facts, Reading, Rule, Sample
 from duly.storage.types import Instant
 
-#: Seconds that one look may take, and all of them together.
-ONE, ALL = 2.0, 8.0
+#: Seconds that one statement may take (PostgreSQL).
+ONE = 2.0
 #: The window of failures is read in so many slices, and so many rows of each.
 SLICES, ROWS = 30, 5_000
 #: The most queues, and priorities of one queue, that are told apart.
 HOPS = 200
-#: A worker that has been silent for longer is not asked about any more: it is gone, and its jobs were rescued.
-GONE = timedelta(hours=1)
-
-
-def look(engine: Engine, rules: tuple[Rule, ...], connection: Connection) -> Facts:
-    """What the rules are judged by, as of now. Raises DatabaseUnavailable when the database is away."""
-    look = Look(engine, connection)
-    begun = time.monotonic()
-    readings: dict[str, Reading] = {}
-    for rule in rules:
-        read = LOOKS.get(rule.name)
-        if read is None:
-            continue
-        if time.monotonic() - begun > ALL:
-            readings[rule.name] = Reading.unknown("the looks before it took too long")
-            continue
-        try:
-            with look.guarded():
-                readings[rule.name] = read(look)
-        except SQLAlchemyError as error:
-            if engine.db.translated(error) is not error:  # it is away: nothing can be read
-                raise
-            readings[rule.name] = Reading.unknown(brief(error))
-        except Exception as error:
-            readings[rule.name] = Reading.unknown(brief(error))
-    return Facts(look.now, readings)
 
 
 class Look:
@@ -210,190 +177,3 @@ class Look:
                 found.append(at)
                 break
         return max((at for at in found if at is not None), default=None)
-
-
-# ---------------------------------------------------------------------- jobs
-
-
-def jobs_idle(look: Look) -> Reading:
-    """Since when nothing was done: the last run, or the moment from which there was something to do."""
-    if not look.due:
-        return Reading()
-    queue, oldest = min(look.due.items(), key=lambda item: item[1])
-    last = look.last_run(oldest)
-    idle = look.since(oldest if last is None else max(last, oldest))
-    return Reading.of([Sample("", idle, detail=f"the oldest waits in queue {queue}")])
-
-
-def jobs_failing(look: Look) -> Reading:
-    good, bad = (sum(column) for column in zip(*look.ended.values(), strict=True)) if look.ended else (0, 0)
-    return _share({"": (good, bad)})
-
-
-def queue_failing(look: Look) -> Reading:
-    return _share(look.ended)
-
-
-def _share(counts: Mapping[str, tuple[int, int]]) -> Reading:
-    """Failures among what was taken up, by subject; a subject without any is left out."""
-    return Reading.of(
-        [Sample(name, bad / (good + bad), good + bad) for name, (good, bad) in counts.items() if good + bad]
-    )
-
-
-def queue_backlog(look: Look) -> Reading:
-    return Reading.of([Sample(queue, look.since(at)) for queue, at in look.due.items()], complete=len(look.due) < HOPS)
-
-
-def queue_unserved(look: Look) -> Reading:
-    return Reading.of(
-        [Sample(queue, look.since(at)) for queue, at in look.due.items() if queue not in look.alive],
-        complete=len(look.due) < HOPS,
-    )
-
-
-def queue_paused(look: Look) -> Reading:
-    return Reading.of(
-        [
-            Sample(name, look.since(row.paused_at), detail=_by(row.paused_by, row.paused_reason))
-            for name, row in look.paused.items()
-        ]
-    )
-
-
-def _by(actor: str | None, reason: str | None) -> str:
-    return ": ".join(part for part in (f"by {actor}" if actor else "", reason or "") if part)
-
-
-def gate_offline(look: Look) -> Reading:
-    if look.online:
-        return Reading()
-    at = look.connection.execute(select(system_state.c.updated_at).where(system_state.c.key == GATE_KEY)).scalar_one()
-    return Reading.of([Sample("", look.since(at))])
-
-
-def leases_stuck(look: Look) -> Reading:
-    found = lapsed(look.connection, look.now)
-    if not found.count or found.oldest is None:
-        return Reading()
-    return Reading.of([Sample("", look.since(found.oldest), detail=_count(found.count, "job"))])
-
-
-def worker_silent(look: Look) -> Reading:
-    seen = select(workers.c.name, workers.c.seen_at).where(workers.c.seen_at >= look.now - GONE)
-    return Reading.of([Sample(name, look.since(at)) for name, at in look.connection.execute(seen)])
-
-
-def worker_unready(look: Look) -> Reading:
-    lately = workers.c.seen_at >= look.ago(look.settings.alerts_worker)
-    unready = select(workers.c.name, workers.c.reason).where(workers.c.state == "unready", lately)
-    return Reading.of([Sample(name, 1, detail=reason or "") for name, reason in look.connection.execute(unready)])
-
-
-# ---------------------------------------------------------------------- audit, outbox
-
-
-def seals_behind(look: Look) -> Reading:
-    """The age of the first row behind the last seal. Workers seal, so without one nothing is expected."""
-    if not look.alive:
-        return Reading()
-    last = look.connection.execute(select(audit_seals.c.last_id).order_by(audit_seals.c.id.desc()).limit(1)).scalar()
-    first = select(audit_log.c.at).where(audit_log.c.id > (last or 0)).order_by(audit_log.c.id).limit(1)
-    at = look.connection.execute(first).scalar()
-    return Reading() if at is None else Reading.of([Sample("", look.since(at))])
-
-
-def outbox_parked(look: Look) -> Reading:
-    from duly.outbox.tables import outbox
-
-    parked = select(outbox.c.destination).where(outbox.c.status == "parked").limit(ROWS).subquery()
-    counted = select(parked.c.destination, func.count()).group_by(parked.c.destination)
-    rows = look.connection.execute(counted).all()
-    return Reading.of([Sample(name, n) for name, n in rows], complete=sum(n for _, n in rows) < ROWS)
-
-
-def outbox_waiting(look: Look) -> Reading:
-    """The oldest pending message of each destination, of the first few thousand by its index."""
-    from duly.outbox.tables import outbox
-
-    c = outbox.c
-    oldest: dict[str, datetime] = {}
-    full = False
-    for mine, order in (
-        ([c.status == "pending", c.ordering_key.is_(None)], (c.due_at, c.id)),
-        ([c.ordering_key.is_not(None), c.status != "sent"], (c.ordering_key, c.id)),
-    ):
-        last = ""
-        for hop in range(HOPS):
-            first = select(c.destination).where(*mine, c.destination > last).order_by(c.destination, *order).limit(1)
-            found = look.connection.execute(first).scalar()
-            if found is None:
-                break
-            last, full = found, full or hop == HOPS - 1
-            some = select(c.created_at, c.status).where(*mine, c.destination == last).order_by(*order).limit(ROWS)
-            few = some.subquery()
-            at = look.connection.execute(select(func.min(few.c.created_at)).where(few.c.status == "pending")).scalar()
-            if at is not None:
-                oldest[last] = min(at, oldest.get(last, at))
-    return Reading.of([Sample(name, look.since(at)) for name, at in oldest.items()], complete=not full)
-
-
-# ---------------------------------------------------------------------- schedules
-
-
-def schedules_overdue(look: Look) -> Reading:
-    from duly.schedules.tables import schedules
-
-    c = schedules.c
-    late = [c.look_at.is_not(None), c.look_at < look.now]
-    rows = look.connection.execute(select(c.name, c.look_at).where(*late).order_by(c.look_at).limit(100)).all()
-    if not rows:
-        return Reading()
-    few = ", ".join(row.name for row in rows[:3])
-    more = f" and {len(rows) - 3}{' or more' if len(rows) == 100 else ''} others" if len(rows) > 3 else ""
-    return Reading.of([Sample("", look.since(rows[0].look_at), detail=few + more)])
-
-
-def schedules_missed(look: Look) -> Reading:
-    from duly.schedules.tables import occurrences, schedules
-
-    c = occurrences.c
-    missed = (
-        select(c.schedule_id)
-        .where(c.acted_at > look.ago(look.settings.alerts_window), c.acted_at <= look.now, c.status == "missed")
-        .limit(ROWS)
-        .subquery()
-    )
-    counted = (
-        select(schedules.c.name, func.count().label("n"))
-        .join_from(missed, schedules, schedules.c.id == missed.c.schedule_id)
-        .group_by(schedules.c.name)
-        .order_by(literal(0) - func.count(), schedules.c.name)
-    )
-    rows = look.connection.execute(counted).all()
-    if not rows:
-        return Reading()
-    return Reading.of([Sample("", sum(row.n for row in rows), detail=", ".join(row.name for row in rows[:5]))])
-
-
-def schedule_broken(look: Look) -> Reading:
-    from duly.schedules.tables import schedules
-
-    c = schedules.c
-    broken = select(c.name, c.failures).where(c.error.is_not(None), c.removed_at.is_(None))
-    rows = look.connection.execute(broken.order_by(c.error_at).limit(MOST_SUBJECTS + 1)).all()
-    return Reading.of([Sample(name, max(1, failures), detail=_count(failures, "failure")) for name, failures in rows])
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n:,} {noun}" + ("" if n == 1 else "s")
-
-
-#: By the name of the rule.
-LOOKS: dict[str, Callable[[Look], Reading]] = {
-    fn.__name__: fn
-    for fn in (
-        jobs_idle, jobs_failing, queue_failing, queue_backlog, queue_unserved, queue_paused, gate_offline, leases_stuck, worker_silent,
-        worker_unready, seals_behind, outbox_parked, outbox_waiting, schedules_overdue, schedules_missed, schedule_broken,
-    )
-}  # fmt: skip

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from duly.jobs.engine import Engine
 from duly.kernel.errors import DulyError, InvalidArgument, brief
-from duly.monitoring.alerts import looks
+from duly.monitoring.alerts import readings
 from duly.monitoring.alerts.alert import Alert, Facts, Rule, Severity, State
 from duly.monitoring.alerts.notices import Notices
 from duly.monitoring.alerts.rules import rules_of
@@ -74,7 +74,7 @@ class Alerts:
 
     def look(self) -> Facts:
         """What the rules are judged by, as of now. Nothing is written. Raises DatabaseUnavailable."""
-        return self._read(lambda c: looks.look(self.engine, self.rules, c))
+        return self._read(lambda c: readings.look(self.engine, self.rules, c))
 
     def judge(self, by: str, every: float = 0.0) -> list[Moved] | None:
         """Look, judge, write, tell. Returns the moves; None when somebody judged less than ``every`` seconds ago.
