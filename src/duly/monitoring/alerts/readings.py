@@ -45,12 +45,17 @@ def look(engine: Engine, rules: tuple[Rule, ...], connection: Connection) -> Fac
             with look.guarded():
                 readings[rule.name] = read(look)
         except SQLAlchemyError as error:
-            if engine.db.translated(error) is not error:  # it is away: nothing can be read
-                raise
+            if engine.db.translated(error) is not error and not _took_too_long(error):
+                raise  # it is away: nothing can be read
             readings[rule.name] = Reading.unknown(brief(error))
         except Exception as error:
             readings[rule.name] = Reading.unknown(brief(error))
     return Facts(look.now, readings)
+
+
+def _took_too_long(error: SQLAlchemyError) -> bool:
+    """Was it our own limit that ended the statement (query_canceled)?"""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) == "57014"
 
 
 # ---------------------------------------------------------------------- jobs

@@ -122,8 +122,8 @@ class AlertStore:
             from sqlalchemy.dialects.sqlite import insert as upsert
         else:
             from sqlalchemy.dialects.postgresql import insert as upsert  # type: ignore[assignment]
-        first = upsert(alert_watch).values(id=1, **values).on_conflict_do_nothing()
-        return connection.execute(first).rowcount == 1
+        first = upsert(alert_watch).values(id=1, **values).on_conflict_do_nothing().returning(alert_watch.c.id)
+        return connection.execute(first).first() is not None
 
     def apply(
         self,
