@@ -80,6 +80,10 @@ def doctor(settings: bool) -> int:
     return 1 if grade is Grade.FAIL else 0
 
 
+#: Settings whose values are nobody else's business: a secret, and a URL that often holds one.
+_SECRET = ("alerts_webhook", "alerts_webhook_secret")
+
+
 def _settings(settings: Settings) -> None:
     from duly.storage.database import parse_url, shown
 
@@ -88,6 +92,8 @@ def _settings(settings: Settings) -> None:
         value = getattr(settings, entry["name"])
         if entry["name"] == "database_url":
             value = shown(parse_url(value))
+        elif entry["name"] in _SECRET and value:
+            value = "(set)"
         source = "environment" if entry["variable"] in os.environ else "default"
         if source == "default" and value != entry["default"]:
             source = "application"
