@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from sqlalchemy import Connection, case, func, or_, select, text, union_all
+from sqlalchemy import Connection, Select, bindparam, case, func, or_, select, text, union_all
 
 from duly.calendars.tables import blackouts
 from duly.jobs.engine import Engine
@@ -149,18 +149,10 @@ class Look:
     @cached_property
     def ended(self) -> Mapping[str, tuple[int, int]]:
         """By queue: how many jobs succeeded and failed within the window. A busy window is sampled, evenly over its length."""
-        c, each = jobs_done.c, self.settings.alerts_window / SLICES
-        parts = []
-        for n in range(SLICES):
-            edge = self.ago(n * each)
-            part = select(c.queue, c.status).where(
-                c.finished_at > self.ago((n + 1) * each), c.finished_at <= edge, c.status.in_(("succeeded", "failed"))
-            )
-            parts.append(select(part.limit(ROWS).subquery()))
-        window = union_all(*parts).subquery()
-        failed = func.sum(case((window.c.status == "failed", 1), else_=0))
-        counted = select(window.c.queue, func.count(), failed).group_by(window.c.queue)
-        return {queue: (n - int(bad), int(bad)) for queue, n, bad in self.connection.execute(counted)}
+        each = self.settings.alerts_window / SLICES
+        edges = {f"edge{n}": self.ago(n * each) for n in range(SLICES + 1)}
+        rows = self.connection.execute(_window(ROWS), edges)
+        return {queue: (n - int(bad), int(bad)) for queue, n, bad in rows}
 
     def last_run(self, after: datetime) -> datetime | None:
         """When a job last started or ended, as far as that was after an instant."""
@@ -177,3 +169,19 @@ class Look:
                 found.append(at)
                 break
         return max((at for at in found if at is not None), default=None)
+
+
+@cache
+def _window(rows: int) -> Select[Any]:
+    """How many jobs ended and failed by queue, between the instants ``edge0`` (the last) and ``edge30``; made once, for it is long."""
+    c = jobs_done.c
+    parts = []
+    for n in range(SLICES):
+        until, after = bindparam(f"edge{n}", type_=Instant), bindparam(f"edge{n + 1}", type_=Instant)
+        part = select(c.queue, c.status).where(
+            c.finished_at > after, c.finished_at <= until, c.status.in_(("succeeded", "failed"))
+        )
+        parts.append(select(part.limit(rows).subquery()))
+    window = union_all(*parts).subquery()
+    failed = func.sum(case((window.c.status == "failed", 1), else_=0))
+    return select(window.c.queue, func.count(), failed).group_by(window.c.queue)
