@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port).",
+    help="Answer /metrics, /livez, /readyz and /health on 127.0.0.1 (0: any free port).",
 )
 @click.option("--name", metavar="NAME", help="This dispatcher's name in lists; 'handover:' stands before it.")
 def dispatch(
@@ -95,6 +95,7 @@ def dispatch(
     adopt_logging(duly.settings, sys.stderr)
     made = _dispatcher(duly, celery_app, _lanes(queues, limit), limit, celery_queue, handover_timeout, _checked(name))
     removers: list[Callable[[], None]] = [duly.listen(event_log(duly.settings, sys.stderr))]
+    made.house.add("alerts", duly.settings.alerts_every, lambda: duly.alerts.duty(made.name))
     monitor = _monitor(duly, made, metrics_port, removers)
     if not asked.json:
         _banner(duly, made, celery_target, celery_app, until_idle, monitor)
@@ -168,7 +169,7 @@ def _banner(duly: Duly, made: Dispatcher, celery_target: str, celery_app: Any, u
         ("  queues", ", ".join(made.lanes)),
         ("  limit", f"{made.limit} handed over and not finished"),
         ("  to", f"{celery_target} over {celery_app.connection_for_write().as_uri().replace('://:**@', '://')}"),
-        ("  metrics", f"{monitor.url}/metrics, /livez, /readyz" if monitor else ""),
+        ("  metrics", f"{monitor.url}/metrics, /livez, /readyz, /health" if monitor else ""),
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
     sys.stdout.flush()

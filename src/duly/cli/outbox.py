@@ -277,7 +277,7 @@ def show_(message: int | str, tenant: str | None, table: str | None) -> None:
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="PORT",
-    help="Answer /metrics, /livez and /readyz on 127.0.0.1 (0: any free port).",
+    help="Answer /metrics, /livez, /readyz and /health on 127.0.0.1 (0: any free port).",
 )
 @click.option("--name", metavar="NAME", help="This relay's name in lists and in the audit trail.")
 def relay(target: str | None, once: bool, until_idle: bool, metrics_port: int | None, name: str | None) -> None:
