@@ -91,6 +91,16 @@ def test_the_latest_of_late_ones_fires_however_late_it_is() -> None:
     assert said(plan(facts(), at(2.9))) == [(1, "missed", "late"), (2, "fired", None)]
 
 
+def test_the_record_names_the_policies_that_were_applied() -> None:
+    made = plan(facts(catch_up="all", overlap="queue", calendar=BLACKOUT), at(4.6))
+    assert [d.policy for d in made.decisions] == [
+        "catch_up=all overlap=queue", "overlap=queue", "overlap=queue", "overlap=queue",
+    ]  # fmt: skip
+    assert [d.policy for d in plan(facts(), at(1)).decisions] == [""]
+    [slept] = [d for d in plan(facts(calendar=BLACKOUT), at(4.6)).decisions if d.status is FIRED]
+    assert slept.policy == "catch_up=latest blackout=defer"
+
+
 def test_a_long_outage_is_worked_off_in_portions_and_ends_the_same() -> None:
     now, known = at(10.5), facts(catch_up="latest")
     whole = plan(known, now)
@@ -153,7 +163,9 @@ def test_a_deferred_occurrence_fires_when_the_blackout_ends() -> None:
 
 
 def test_what_an_operator_wanted_again_is_not_held_by_a_blackout() -> None:
-    made = plan(facts(calendar=BLACKOUT, decided_until=at(3), waiting=(Waiting(at(0.5), "backfill"),), overlap="queue"), at(3.5))
+    made = plan(
+        facts(calendar=BLACKOUT, decided_until=at(3), waiting=(Waiting(at(0.5), "backfill"),), overlap="queue"), at(3.5)
+    )
     assert said(made) == [(0.5, "fired", "backfill")]
 
 

@@ -89,6 +89,8 @@ class _Due:
     waited: str | None = None
     #: It fell into a blackout, which is over now.
     after_blackout: bool = False
+    #: It was found late, and the catch-up policy wants it.
+    late: bool = False
 
 
 def plan(facts: Facts, now: datetime, most: int = PORTION) -> Plan:
@@ -152,7 +154,7 @@ def _look_at(
             return
         decided[at] = _held(facts, at, now, known=False)
         return
-    runnable.append(_Due(at, after_blackout=covered))
+    runnable.append(_Due(at, after_blackout=covered, late=now - at > facts.grace))
 
 
 def _held(facts: Facts, at: datetime, now: datetime, *, known: bool) -> Decision:
@@ -226,9 +228,11 @@ def _overlap(facts: Facts, runnable: list[_Due], now: datetime, decided: dict[da
 
 
 def _fired(facts: Facts, due: _Due, policy: str) -> Decision:
-    said = [policy] if policy else []
+    said = [f"catch_up={facts.policies.catch_up_text}"] if due.late else []
     if due.after_blackout:
-        said.insert(0, f"blackout={facts.policies.blackout}")
+        said.append(f"blackout={facts.policies.blackout}")
+    if policy:
+        said.append(policy)
     start = due.due_at if due.waited == "backfill" else facts.recurrence.jittered(due.due_at)
     return Decision(due.due_at, Status.FIRED, due.waited, " ".join(said), start_at=start, known=due.waited is not None)
 
