@@ -6,6 +6,10 @@ it back. The receiver knows message ids, as receivers should: it keeps them, and
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import event, text
@@ -36,6 +40,20 @@ class Receiver:
         Here.die_at("send.after")
 
 
+#: The payload that kills whoever sends it.
+DEADLY = -1
+
+
+class Fragile(Receiver):
+    """A receiver whose sender some message kills."""
+
+    def send(self, message: Message) -> None:
+        if message.payload == DEADLY:
+            write("death", attempt=message.attempts)
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().send(message)
+
+
 def open_box() -> Outbox:
     box = Outbox(Here.app, transports={"t": Receiver()}, lease=1, backoff=Backoff(base=0.05, factor=1), max_attempts=20)
     box.open()
@@ -53,6 +71,24 @@ def run_publisher(plan: Plan, n: int, ordering_key: str | None = None) -> None:
         Here.die_at("published")
     Here.die_at("committed")
     write("published", n=n)
+
+
+def run_fragile_relay(plan: Plan) -> None:
+    """Relay in cycles, each with everything due that waits, until a deadly message kills this process or nothing is left."""
+    enter_process(plan)
+    box = Outbox(Here.app, transports={"t": Fragile()}, lease=0.5, max_attempts=3, per_destination=8, on_parked="skip")
+    relay = box.relay(name=plan.name)
+    for _ in until_drained(box):
+        Here.app.db.write(lambda c: c.execute(text("UPDATE outbox SET due_at = created_at WHERE status = 'pending'")))
+        relay.run_once()
+    write("finished", drained=True)
+    Here.app.close()
+
+
+def until_drained(box: Outbox) -> Iterator[None]:
+    while not box.status(sent=False).drained:
+        yield
+        time.sleep(0.02)
 
 
 def run_relay(plan: Plan) -> None:

@@ -13,7 +13,6 @@ from duly import Duly, InvalidArgument, NotFound
 from duly.kernel.errors import DatabaseUnavailable
 from duly.outbox import Outbox
 from duly.outbox.message import Message
-from duly.outbox.plan import Policy, first_of_lines, lost
 
 
 @pytest.fixture
@@ -111,14 +110,6 @@ def test_a_cycle_that_could_not_be_written_holds_nothing(app: Duly, monkeypatch:
         relay.run(until_idle=True)
     assert box.status().sent == 1
     assert told.payloads == [1, 1]
-
-
-def test_what_stood_behind_another_in_its_line_loses_no_attempt_with_it() -> None:
-    line = [Message(n, f"m{n}", "t", "a", None, ordering_key="k", attempts=5) for n in (4, 5, 6)]
-    assert first_of_lines(reversed(line)) == {4}
-    assert lost(line[0], 3, Policy()).event == "park"
-    behind = lost(line[1], 3, Policy(), begun=False)
-    assert (behind.event, behind.counted) == ("fail", False)
 
 
 def test_wrong_input_is_refused_by_name(app: Duly) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
-from crash.scene import Scene, start_nursery
+from crash.scene import Actor, Scene, start_nursery
 from duly.outbox.box import Outbox
 from keeper import until
 from outbox import crash_program as program
@@ -141,3 +142,25 @@ def test_relays_that_are_killed_again_and_again_deliver_everything(scene: Scene,
     for key in range(5):
         line = [x["payload"] for x in scene.lines("delivery") if x["payload"] % 2 and x["payload"] % 5 == key]
         assert list(dict.fromkeys(line)) == sorted(set(line))
+
+
+@pytest.mark.parametrize("line", [None, "o"])
+def test_a_message_that_kills_its_relays_is_parked_and_no_other(scene: Scene, box: Outbox, line: str | None) -> None:
+    """Each relay has everything due that waits, as one that was down for long, so the deadly one always has company."""
+    payloads = [*range(15), program.DEADLY, *range(15, 30)]
+    with Session(scene.app.db.session_engine) as session, session.begin():
+        box.publish_many(session, "t:x", payloads, ordering_key=line)
+    relays: list[Actor] = []
+
+    def drained() -> bool:
+        if not relays or not relays[-1].alive:
+            relays.append(scene.act(f"relay {len(relays)}", program.run_fragile_relay))
+        return bool(scene.lines("finished"))
+
+    scene.wait(drained, 60, "an outbox in which nothing is pending")
+    assert [line["attempt"] for line in scene.lines("death")] == [1, 1, 1, 2, 3]
+    assert scene.sql("SELECT CAST(payload AS text), attempts FROM outbox WHERE status <> 'sent'") == [("-1", 3)]
+    assert scene.sql("SELECT count(*) FROM received") == [(30,)]
+    if line is not None:
+        order = [x["payload"] for x in scene.lines("delivery")]
+        assert list(dict.fromkeys(order)) == list(range(30))

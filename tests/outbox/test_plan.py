@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,20 @@ from hypothesis import strategies as st
 
 from duly import Backoff, InvalidArgument, PermanentError, Retry
 from duly.outbox.message import LIFECYCLE, Destination, Message, Status, checked_headers
-from duly.outbox.plan import LONGEST_WAIT, Link, Policy, leading, lost, release, settle, shares, unbroken, units
+from duly.outbox.plan import (
+    LONGEST_WAIT,
+    Link,
+    Policy,
+    is_suspect,
+    leading,
+    lost,
+    release,
+    settle,
+    shares,
+    single_file,
+    unbroken,
+    units,
+)
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -74,18 +88,58 @@ def test_a_message_given_back_has_used_no_attempt() -> None:
     assert (s.event, s.status, s.counted, s.wait) == ("release", Status.PENDING, False, None)
 
 
-def test_a_lost_message_comes_back_at_once_and_those_lost_together_again_come_back_apart() -> None:
-    assert lost(message(attempts=1), 1, Policy()).wait == 0
-    assert lost(message(attempts=1), 50, Policy(), u=0.9).wait == 0
-    apart = lost(message(attempts=2), 50, Policy(), u=0.9).wait
-    assert apart is not None
-    assert 0 < apart <= 30
+@pytest.mark.parametrize("losses", [0, 1])
+def test_the_first_losses_use_no_attempt_and_the_message_comes_back_at_once(losses: int) -> None:
+    s = lost(message(attempts=5, losses=losses), Policy(max_attempts=5))
+    assert (s.event, s.counted, s.wait, s.losses) == ("fail", False, 0, losses + 1)
+
+
+def test_a_message_that_is_lost_alone_has_used_an_attempt() -> None:
+    s = lost(message(attempts=4, losses=2), Policy(max_attempts=5))
+    assert (s.event, s.counted, s.wait, s.losses) == ("fail", True, 0, 3)
 
 
 def test_a_message_that_kills_its_relays_is_parked_in_the_end() -> None:
-    s = lost(message(attempts=5), 1, Policy(max_attempts=5))
+    s = lost(message(attempts=5, losses=6), Policy(max_attempts=5))
     assert (s.event, s.reason) == ("park", "lost")
     assert "5 attempts" in s.error["message"]
+
+
+def test_an_answer_ends_a_row_of_losses_and_giving_back_does_not() -> None:
+    lossy = message(attempts=1, losses=3)
+    assert settle(lossy, None, Policy()).losses == 0
+    assert settle(lossy, OSError(), Policy()).losses == 0
+    assert release(lossy).losses == 3
+
+
+messages = st.lists(
+    st.builds(message, losses=st.integers(0, 4), ordering_key=st.sampled_from([None, "a", "b"])),
+    max_size=12,
+).map(lambda each: [replace(m, id=n) for n, m in enumerate(each)])
+
+
+@given(messages, st.booleans())
+def test_a_relay_has_one_suspect_at_a_time_and_all_others_pass(taken: list[Message], busy: bool) -> None:
+    to_send, back = single_file(taken, busy)
+    assert sorted([m.id for m in to_send] + [s.id for s in back]) == [m.id for m in taken]
+    assert all(s.event == "release" and not s.counted for s in back)
+    assert sum(map(is_suspect, to_send)) <= (0 if busy else 1)
+    if any(map(is_suspect, taken)) and not any(m.ordering_key for m in taken) and not busy:
+        assert any(map(is_suspect, to_send)), "somebody goes"
+    loose = [m for m in taken if m.ordering_key is None and not is_suspect(m)]
+    assert [m for m in to_send if m in loose] == loose
+    for key in ("a", "b"):
+        line, sent = ([m for m in many if m.ordering_key == key] for many in (taken, to_send))
+        assert sent == line[: len(sent)], "a line goes without gaps"
+        assert len(sent) == 1 or not any(map(is_suspect, sent)), "a suspect of a line goes without the others"
+        assert sent or not line or is_suspect(line[0]), "who waits has a reason"
+
+
+def test_suspects_that_wait_their_turn_are_put_off_one_behind_the_other() -> None:
+    _, back = single_file([message(ident=n, losses=2) for n in range(100)], busy=False)
+    waits = [s.wait for s in back]
+    assert waits[:3] == [0.5, 1.0, 1.5]
+    assert waits[-1] == 30.0
 
 
 @pytest.mark.parametrize(

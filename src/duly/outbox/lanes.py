@@ -20,7 +20,7 @@ from duly.kernel.errors import PermanentError
 from duly.kernel.lease import LeaseTerms
 from duly.outbox.message import Message
 from duly.outbox.options import Options
-from duly.outbox.plan import Settlement, Unit, release
+from duly.outbox.plan import Settlement, Unit, is_suspect, release
 from duly.outbox.transports import Transport
 from duly.tracing import carried
 
@@ -93,6 +93,12 @@ class Lanes:
     def busy(self) -> bool:
         """Is anything held that has not been written?"""
         return bool(self._held)
+
+    @property
+    def has_suspect(self) -> bool:
+        """Is one held that has to travel alone?"""
+        with self._lock:
+            return any(is_suspect(message) for message, _ in self._held.values())
 
     def held(self) -> list[tuple[int, int]]:
         """(id, lease token) of everything that is held."""

@@ -99,6 +99,8 @@ class Message:
     relay: str | None = None
     #: Until when he may; None when nobody does.
     lease_until: datetime | None = None
+    #: So often in a row it was lost: its relay ended in the middle.
+    losses: int = 0
     #: Why the last attempt failed: ``message``, ``type``, ``attempted_at``.
     error: Any = None
     #: The proof that it is he.
@@ -122,7 +124,7 @@ class Message:
         if self.lease_until is not None:
             return "sending"
         if self.due_at is not None and self.due_at > now:
-            return "retrying" if self.attempts else "planned"
+            return "retrying" if self.attempts or self.losses else "planned"
         return "pending"
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from duly.jobs.settle import apart
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry
 from duly.outbox.message import LIFECYCLE, Message, Status
@@ -20,6 +19,10 @@ LONGEST_WAIT = 86_400.0
 SHORTEST_WAIT = 1.0
 #: The most messages of one ordering key that are taken together.
 CHAIN = 50
+#: A message that was lost with its relay so often in a row travels alone from then on (``single_file``).
+ALONE_AFTER = 2
+#: Seconds that each further one in the file is put off, and the most in all.
+FILE_STEP, FILE_LONGEST = 0.5, 30.0
 #: What happens to those behind a parked message of the same ordering key.
 OnParked = Literal["hold", "skip"]
 #: Why a message was parked.
@@ -59,6 +62,8 @@ class Settlement:
     wait: float | None = None
     #: Did this use an attempt?
     counted: bool = True
+    #: So often in a row it was lost.
+    losses: int = 0
     #: Why it was parked.
     reason: Reason | None = None
     error: Any = None
@@ -89,35 +94,27 @@ def settle(
     return _move(message, "fail", wait=wait, error=error)
 
 
-def lost(message: Message, together: int, policy: Policy, u: float = 0.0, begun: bool = True) -> Settlement:
+def lost(message: Message, policy: Policy) -> Settlement:
     """What becomes of a message whose lease has lapsed: its relay died, or could not reach the database.
 
-    That was an attempt: a message that kills its relay must not do so for ever. ``together``: so many were lost by the
-    same relay at once; the second time they come back one by one, as jobs do (``jobs.settle.apart``). ``begun``: False for
-    one that stood behind another in a line of its ordering key, so that nobody had begun it: no attempt was used.
+    A message that kills its relay must not do so for ever, and the others that the relay held are innocent; nobody can
+    tell them apart, nor which were begun. So the first times use no attempt and it comes back at once: it may have been
+    a deploy or a power cut. From then on it travels alone, and whoever is lost alone has used an attempt.
     """
-    if not begun:
-        return _move(message, "fail", wait=0.0, counted=False)
+    losses = message.losses + 1
+    if message.losses < ALONE_AFTER:
+        return _move(message, "fail", wait=0.0, counted=False, losses=losses)
     if message.attempts >= policy.max_attempts:
         text = (
             f"{message.attempts} attempts were begun and none was finished: the relays that had it ended in the middle"
         )
         return _move(message, "park", reason="lost", error={"message": text, "type": "Lost"})
-    return _move(message, "fail", wait=apart(message.attempts, policy.max_attempts, together, u) or 0.0)
+    return _move(message, "fail", wait=0.0, losses=losses)
 
 
-def first_of_lines(messages: Iterable[Message]) -> set[int]:
-    """The ids of those that are the first of their ordering key among ``messages``."""
-    first: dict[tuple[str, str | None], int] = {}
-    for message in messages:
-        place = (message.destination, message.ordering_key)
-        first[place] = min(first.get(place, message.id), message.id)
-    return set(first.values())
-
-
-def release(message: Message) -> Settlement:
-    """Give a message back that was taken and not tried: no attempt was used."""
-    return _move(message, "release", counted=False)
+def release(message: Message, wait: float | None = None) -> Settlement:
+    """Give a message back that was taken and not tried: no attempt was used. ``wait``: seconds until it is due again."""
+    return _move(message, "release", wait=wait, counted=False, losses=message.losses)
 
 
 # ---------------------------------------------------------------------- what may go
@@ -193,3 +190,36 @@ def shares(room: int, first: bool) -> int:
     Half of them, so that neither kind starves the other; what the lines leave is taken by the others in the same claim.
     """
     return room // 2 + (room % 2 if first else 0)
+
+
+def is_suspect(message: Message) -> bool:
+    """Was it lost so often that it has to travel alone?"""
+    return message.losses >= ALONE_AFTER
+
+
+def single_file(taken: Iterable[Message], busy: bool) -> tuple[list[Message], list[Settlement]]:
+    """(to send, to give back) of what was taken: a relay has one suspect at a time, so that one that kills it dies alone.
+
+    ``busy``: it has one already. The others pass; suspects that have to wait are put off one behind the other. A line
+    of an ordering key ends before its first suspect, and behind a suspect that is its head.
+    """
+    to_send: list[Message] = []
+    back: list[Settlement] = []
+    begun, ended = set[tuple[str, str]](), set[tuple[str, str]]()
+    put_off = 0
+    for message in sorted(taken, key=lambda m: m.id):
+        line = None if message.ordering_key is None else (message.destination, message.ordering_key)
+        suspect, behind = is_suspect(message), line in begun
+        if line in ended or (suspect and behind):
+            back.append(release(message))  # its turn comes with the one before it
+        elif suspect and busy:
+            put_off += 1
+            back.append(release(message, min(put_off * FILE_STEP, FILE_LONGEST)))
+        else:
+            busy = busy or suspect
+            to_send.append(message)
+        if line is not None:
+            begun.add(line)
+            if suspect:
+                ended.add(line)
+    return to_send, back

@@ -172,6 +172,6 @@ def _message(row: Row[Any]) -> Message:
     return Message(
         id=row.id, message_id=row.message_id, tenant=row.tenant, destination=row.destination, payload=row.payload, headers=row.headers,
         key=row.key, ordering_key=row.ordering_key, status=Status(row.status), attempts=row.attempts, created_at=row.created_at,
-        due_at=row.due_at, sent_at=row.sent_at, parked_at=row.parked_at, relay=row.relay, lease_until=row.lease_until, error=row.error,
-        token=row.lease_token or 0,
+        due_at=row.due_at, sent_at=row.sent_at, parked_at=row.parked_at, relay=row.relay, lease_until=row.lease_until,
+        losses=row.losses, error=row.error, token=row.lease_token or 0,
     )  # fmt: skip

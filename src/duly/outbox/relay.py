@@ -37,7 +37,7 @@ from duly.kernel.lease import LeaseTerms
 from duly.outbox.lanes import Done, Lanes, Sink
 from duly.outbox.look import Look, Looker
 from duly.outbox.message import PARKED, Message
-from duly.outbox.plan import Settlement, Unit, first_of_lines, lost, settle, shares, units
+from duly.outbox.plan import Settlement, Unit, lost, settle, shares, single_file, units
 from duly.outbox.store import CHANNEL
 from duly.storage.wake import Bell
 
@@ -107,6 +107,8 @@ class Relay:
         self._lines_first = True
         self._stranded: set[str] = set()
         self._prune_due = 0.0
+        #: Monotonic instant until when some that it took wait their turn in the file.
+        self._file_until = 0.0
         #: Claim, settle, heart; while it runs.
         self._loops: tuple[Loop, ...] = ()
 
@@ -283,7 +285,7 @@ class Relay:
             self.tally.claimed += sum(len(unit.messages) for unit in work)
             self._lanes.dispatch(work, self._done)
         elif wait > 0:
-            if at_rest:
+            if at_rest and time.monotonic() > self._file_until:
                 self._idle.set()
             assert self._bell is not None
             self._bell.wait(min(wait, self.options.poll))
@@ -328,7 +330,12 @@ class Relay:
         rooms = {n: min(each, look.rooms[n] - lines[n]) for n in look.loose if look.rooms[n] > lines[n]}
         if rooms and left > 0:
             taken += self.store.take(connection, rooms, left, token, lease, self.name, now)
-        return taken
+        to_send, back = single_file(taken, self._lanes.has_suspect)
+        if back:
+            self.store.settle(connection, back, now)
+            waits = [s.wait for s in back if s.wait is not None]
+            self._file_until = max(self._file_until, time.monotonic() + max(waits, default=0.0))
+        return to_send
 
     # ------------------------------------------------------------------ settle
 
@@ -450,12 +457,7 @@ class Relay:
         def rescue(connection: Connection) -> list[tuple[Message, Settlement]]:
             if time.monotonic() - asked > patience:
                 return []  # nobody could write for a while, so nobody could renew; who is alive does so now
-            found = self.store.lapsed(connection, now)
-            heads = first_of_lines([m for m, _ in found])
-            decided = [
-                (m, lost(m, together, self.policy, self._dice.random(), m.ordering_key is None or m.id in heads))
-                for m, together in found
-            ]
+            decided = [(m, lost(m, self.policy)) for m in self.store.lapsed(connection, now)]
             if decided:
                 self.store.settle(connection, [s for _, s in decided], now)
                 self._record(connection, [(m, s) for m, s in decided if s.event == "park"])

@@ -24,11 +24,19 @@ _NEW = {
     "n": "int", "message_id": "text", "tenant": "text", "destination": "text", "payload": "text", "headers": "text", "key": "text",
     "ordering_key": "text", "run_at": "timestamptz", "delay": "float8",
 }  # fmt: skip
-_SETTLED = {"ident": "bigint", "token": "bigint", "status": "text", "wait": "float8", "uncount": "int", "error": "text"}
+_SETTLED = {
+    "ident": "bigint",
+    "token": "bigint",
+    "status": "text",
+    "wait": "float8",
+    "uncount": "int",
+    "losses": "int",
+    "error": "text",
+}
 _HELD = {"ident": "bigint", "token": "bigint"}
 #: What a claim reads of a message.
 _TAKEN = """id, message_id, tenant, destination, CAST(payload AS text) AS payload, CAST(headers AS text) AS headers, key, ordering_key,
-            attempts, created_at, due_at, lease_until, lease_token"""
+            attempts, created_at, due_at, lease_until, losses, lease_token"""
 _TYPES: dict[str, Any] = {
     "id": Id, "payload": Json(), "headers": Json(), "created_at": Instant, "due_at": Instant, "lease_until": Instant,
 }  # fmt: skip
@@ -152,18 +160,18 @@ class Statements:
             UPDATE {name} AS m SET status = r.status, attempts = m.attempts - r.uncount, lease_token = NULL, lease_until = NULL,
                    due_at = CASE WHEN r.wait IS NULL THEN m.due_at ELSE {self._plus("r.wait")} END,
                    sent_at = CASE WHEN r.status = 'sent' THEN {now} END, parked_at = CASE WHEN r.status = 'parked' THEN {now} END,
-                   error = coalesce(r.error{json}, m.error)
+                   losses = r.losses, error = coalesce(r.error{json}, m.error)
               FROM {relation(s, _SETTLED)} WHERE {mine} RETURNING id""")
         self.renew = self._text(f"""
             UPDATE {name} AS m SET lease_until = {self._plus(":lease")} FROM {relation(s, _HELD)} WHERE {mine} RETURNING id""")
         self.lapsed = self._taking(f"""
-            SELECT {_TAKEN}, relay FROM {name} m WHERE m.lease_token IS NOT NULL AND m.lease_until <= {now}
+            SELECT {_TAKEN} FROM {name} m WHERE m.lease_token IS NOT NULL AND m.lease_until <= {now}
              ORDER BY m.lease_until LIMIT 500{"" if s else " FOR UPDATE SKIP LOCKED"}""")
 
     def _make_operators(self) -> None:
         s, name, now, some = self.sqlite, self.name, self._now, self._some
         self.redrive = self._text(f"""
-            UPDATE {name} AS m SET status = 'pending', attempts = 0, due_at = {now}, sent_at = NULL, parked_at = NULL
+            UPDATE {name} AS m SET status = 'pending', attempts = 0, losses = 0, due_at = {now}, sent_at = NULL, parked_at = NULL
              WHERE m.id {some} AND m.status IN ('parked', 'sent') RETURNING id, tenant""")
         self.park = self._text(f"""
             UPDATE {name} AS m SET status = 'parked', parked_at = {now}, lease_token = NULL, lease_until = NULL, error = CAST(:error AS {"text" if s else "json"})

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, Row, Table
 
-from duly.outbox.message import Message, NewMessage, Status
-from duly.outbox.plan import CHAIN, Link, OnParked, Settlement, leading, unbroken
+from duly.outbox.message import Message, NewMessage
+from duly.outbox.plan import CHAIN, Link, OnParked, Settlement, leading, release, unbroken
 from duly.outbox.statements import CHANNEL, HOPS, Statements
 from duly.storage.database import Database
 from duly.storage.rows import encode
 
-__all__ = ["CHANNEL", "HOPS", "Lapsed", "OutboxStore", "Waiting"]
+__all__ = ["CHANNEL", "HOPS", "OutboxStore", "Waiting"]
 
 
 class Waiting(NamedTuple):
@@ -37,13 +37,6 @@ class Waiting(NamedTuple):
     #: Of a head: its ordering key and id.
     key: str = ""
     id: int = 0
-
-
-class Lapsed(NamedTuple):
-    """A message whose lease has lapsed, with the number of those that the same relay lost."""
-
-    message: Message
-    together: int
 
 
 class OutboxStore:
@@ -137,8 +130,7 @@ class OutboxStore:
             to_send, back = unbroken(line_ids, set(taken))
             out += [taken[ident] for ident in to_send]
             if back:
-                released = [Settlement(i, taken[i].token, "release", Status.PENDING, counted=False) for i in back]
-                self.settle(connection, released, now)
+                self.settle(connection, [release(taken[i]) for i in back], now)
         return out
 
     def take(
@@ -166,7 +158,7 @@ class OutboxStore:
         """Write settlements. Returns the ids that were still held; of the others nothing changed."""
         rows = encode(self.sqlite, (
             {
-                "ident": s.id, "token": s.token, "status": str(s.status), "wait": s.wait, "uncount": 0 if s.counted else 1,
+                "ident": s.id, "token": s.token, "status": str(s.status), "wait": s.wait, "uncount": 0 if s.counted else 1, "losses": s.losses,
                 "error": None if s.error is None else orjson.dumps(s.error).decode(),
             }
             for s in batch
@@ -180,13 +172,9 @@ class OutboxStore:
         rows = encode(self.sqlite, ({"ident": ident, "token": token} for ident, token in held))
         return set(connection.execute(self.sql.renew, {"rows": rows, "lease": lease, "now": self._at(now)}).scalars())
 
-    def lapsed(self, connection: Connection, now: datetime | None = None) -> list[Lapsed]:
+    def lapsed(self, connection: Connection, now: datetime | None = None) -> list[Message]:
         """Messages whose lease has lapsed, locked until this transaction ends."""
-        rows = connection.execute(self.sql.lapsed, {"now": self._at(now)}).all()
-        each: dict[str, int] = {}
-        for row in rows:
-            each[row.relay] = each.get(row.relay, 0) + 1
-        return [Lapsed(_message(row), each[row.relay]) for row in rows]
+        return [_message(row) for row in connection.execute(self.sql.lapsed, {"now": self._at(now)})]
 
     # ------------------------------------------------------------------ operators
 
@@ -227,5 +215,5 @@ def _message(row: Row[Any]) -> Message:
     return Message(
         id=row.id, message_id=row.message_id, tenant=row.tenant, destination=row.destination, payload=row.payload, headers=row.headers,
         key=row.key, ordering_key=row.ordering_key, attempts=row.attempts, created_at=row.created_at, due_at=row.due_at,
-        lease_until=row.lease_until, token=row.lease_token,
+        lease_until=row.lease_until, losses=row.losses, token=row.lease_token,
     )  # fmt: skip

@@ -44,7 +44,7 @@ def outbox_table(name: str, metadata: MetaData, schema: str | None = None) -> Ta
         #: Messages of one destination with the same ordering key are sent one after the other.
         Column("ordering_key", Text),
         Column("status", Text, nullable=False),
-        #: Attempts that were begun: counted when a relay takes the message.
+        #: Attempts that were begun: counted when a relay takes the message, given back when it may not have begun.
         Column("attempts", Integer, nullable=False, server_default="0"),
         Column("created_at", Instant, nullable=False),
         #: When it may be sent: creation, later after a failure.
@@ -57,6 +57,8 @@ def outbox_table(name: str, metadata: MetaData, schema: str | None = None) -> Ta
         Column("lease_until", Instant),
         #: Why the last attempt failed.
         Column("error", Json),
+        #: So often in a row it was lost with its relay.
+        Column("losses", Integer, nullable=False, server_default="0"),
         UniqueConstraint("message_id"),
         CheckConstraint(LIFECYCLE.check("status"), name="status"),
         schema=schema,
@@ -69,6 +71,8 @@ def outbox_table(name: str, metadata: MetaData, schema: str | None = None) -> Ta
         # with one: the first that is not sent goes, or holds the others
         ("order", [c.destination, c.ordering_key, c.id], "ordering_key IS NOT NULL AND status <> 'sent'", False),
         ("lease", [c.lease_until], "lease_token IS NOT NULL", False),
+        # the lines of which a relay has something
+        ("held", [c.destination, c.ordering_key], "ordering_key IS NOT NULL AND lease_token IS NOT NULL", False),
         ("key", [c.tenant, c.destination, c.key], "key IS NOT NULL", True),
         ("sent", [c.sent_at], "status = 'sent'", False),
         ("parked", [c.id], "status = 'parked'", False),

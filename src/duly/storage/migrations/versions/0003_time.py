@@ -23,6 +23,7 @@ def upgrade() -> None:
     _schedules()
     _rounds()
     _alerts()
+    _outbox()
 
 
 def _calendars() -> None:
@@ -316,4 +317,12 @@ def _alerts() -> None:
         sa.Column("readings", Json, nullable=False),
         sa.CheckConstraint("id = 1", name=op.f("ck_alert_watch_one")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_alert_watch")),
+    )
+
+
+def _outbox() -> None:
+    op.add_column("outbox", sa.Column("losses", sa.Integer(), server_default="0", nullable=False))
+    held = sa.text("ordering_key IS NOT NULL AND lease_token IS NOT NULL")
+    op.create_index(
+        "ix_outbox_held", "outbox", ["destination", "ordering_key"], postgresql_where=held, sqlite_where=held
     )
