@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from datetime import date, datetime, timedelta
@@ -406,6 +407,41 @@ def test_a_round_opens_when_its_local_date_and_time_are_reached_and_never_sooner
     assert local_date(decision.planned_at, zone) >= decision.scheduled_for
     assert decision.due_at >= max(now, decision.planned_at)
     assert replanned(decision.scheduled_for, drop, zone, now) == (decision.planned_at, decision.due_at)
+
+
+# --- A year -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drop", ["02:30", "00:15", "18:00", "02:15"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_a_year_of_days_has_a_round_for_each_day_and_none_opens_twice(zone: str, drop: str) -> None:
+    # R000-9 to R000-14, T000-c to T000-g: planned at odd minutes past the hour, opened and closed at odd minutes past five
+    now, past, numbers = utc("2026-01-01 00:07"), list[Past](), random.Random(drop + zone)
+    opened_at: list[datetime] = []
+    while now.year == 2026:
+        planned = plan_round(
+            facts(zone=zone, drop_time=drop, cooldown=timedelta(0), rounds=past[:8]), now, numbers.random()
+        )
+        if isinstance(planned, Left):
+            assert planned.reason in (COOLDOWN, DATE_TAKEN)
+            now += HOUR
+            continue
+        at = planned.due_at + timedelta(minutes=numbers.randint(0, 5))
+        round_facts = RoundFacts(1, 1, planned.planned_at, planned.due_at, planned.prompt_id)
+        assert isinstance(open_round(round_facts, planned.due_at - timedelta(microseconds=1), LIMIT, 0.0), Left)
+        opened = open_round(round_facts, at, LIMIT, 0.0)
+        assert isinstance(opened, Opened)
+        assert opened.close_at - opened.open_at == timedelta(hours=24)
+        assert opened.late <= 300
+        assert opened.open_at in (planned.planned_at, at)
+        past.insert(0, Past(planned.scheduled_for, Status.CLOSED, planned.prompt_id, opened.close_at))
+        opened_at.append(opened.open_at)
+        now = opened.close_at.replace(minute=7, second=0, microsecond=0)
+    dates = [one.scheduled_for for one in reversed(past)]
+    assert dates == sorted(set(dates))
+    # where the clock is put forward near midnight a date can be passed over: the round before closes when it is over
+    assert 363 <= len(dates) <= 366
+    assert all(later - sooner >= timedelta(hours=22) for sooner, later in itertools.pairwise(opened_at))
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------------

@@ -128,15 +128,17 @@ class Rounds:
         ):  # fmt: skip
             self._app.task(f"ROUNDS_NOTIFY_{name}", queue=QUEUE, max_attempts=6, timeout=60)(_plain(tell))
 
-    def schedule(self) -> None:
+    def schedule(self, **crons: str) -> None:
         """Have the ticks run by themselves: planning at each full hour, opening and closing every five minutes (R000-3).
 
-        As ``app.schedule``: written when a worker starts, or by ``app.schedules.sync()``.
+        ``plan``, ``open`` and ``close``: other cron expressions, in UTC. As ``app.schedule``: written when a worker starts, or by
+        ``app.schedules.sync()``. Raises InvalidArgument.
         """
+        for other in set(crons) - set(SCHEDULES):
+            raise InvalidArgument(other, "is no tick.", f"Ticks are {', '.join(SCHEDULES)}.")
         for kind, (cron, priority) in SCHEDULES.items():
-            self._app.schedule(
-                f"rounds.{kind}", Cron(cron, tz="UTC"), task=f"ROUNDS_{kind.upper()}", overlap="skip", priority=priority
-            )  # fmt: skip
+            when = Cron(crons.get(kind, cron), tz="UTC")
+            self._app.schedule(f"rounds.{kind}", when, f"ROUNDS_{kind.upper()}", overlap="skip", priority=priority)
 
     # ------------------------------------------------------------------ ticks
 

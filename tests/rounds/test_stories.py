@@ -1,0 +1,183 @@
+"""Long stories on a clock that the test moves: a season of rounds around the world, an outage, a move, a day that was left out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from sqlalchemy import text
+
+from duly import Duly
+from duly.kernel.localtime import instant_on, local_date, transitions, zone
+from duly.rounds import Round, Rounds, Status
+from duly.storage.types import Instant
+from duly.testing import ManualClock, enqueued
+from rounds.hands import ready, utc
+
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+
+#: Zone → a local time that the year's transitions hit, where there are any.
+AROUND = {
+    "Europe/Paris": "02:30",
+    "America/New_York": "18:00",
+    "Australia/Lord_Howe": "02:15",
+    "Africa/Cairo": "00:15",
+    "America/Santiago": "00:30",
+    "Pacific/Apia": "22:58",
+    "Asia/Kathmandu": "06:45",
+}
+
+
+class World:
+    """Groups and a clock that jumps to the next tick at which there is something to do, at odd minutes."""
+
+    def __init__(self, url: str, start: str) -> None:
+        self.clock = ManualClock(utc(start))
+        self.app = Duly(url, clock=self.clock, sqlite_synchronous="NORMAL")
+        self.rounds = Rounds(self.app, draw=random.Random(11).random)
+
+    def next_tick(self) -> tuple[datetime, str]:
+        """The first tick at or after the moment at which something becomes due: seven past the hour, three past five minutes."""
+        found = []
+        for kind, sql, step, odd in (
+            ("plan", "SELECT min(plan_at) AS at FROM groups WHERE is_active", HOUR, 7 * MINUTE),
+            ("open", "SELECT min(due_at) AS at FROM rounds WHERE status = 'scheduled'", 5 * MINUTE, 3 * MINUTE),
+            ("close", "SELECT min(close_at) AS at FROM rounds WHERE status = 'open'", 5 * MINUTE, 3 * MINUTE),
+        ):
+            query = text(sql).columns(at=Instant)
+            due = self.app.db.read(lambda c, query=query: c.execute(query).scalar())  # type: ignore[misc]
+            if due is not None:
+                due = max(due, self.clock.now())
+                midnight = due.replace(hour=0, minute=0, second=0, microsecond=0) - DAY + odd
+                found.append((midnight + -((midnight - due) // step) * step, kind))
+        return min(found)
+
+    def until(self, end: datetime) -> None:
+        while (due := self.next_tick())[0] < end:
+            self.clock.set(due[0])
+            getattr(self.rounds, due[1])()
+
+
+@pytest.fixture
+def world(db_url: str) -> Iterator[World]:
+    made = World(db_url, "2026-01-01 00:00")
+    yield made
+    made.app.close()
+
+
+def check(found: Round) -> None:
+    """What is true of every round, whenever and wherever."""
+    planned = instant_on(found.scheduled_for, datetime.strptime(found.drop_time, "%H:%M").time(), found.zone)
+    assert found.planned_at == planned
+    assert found.open_at is not None
+    assert found.close_at is not None
+    assert found.close_at - found.open_at == DAY
+    assert found.opened_at is not None
+    assert found.opened_at >= planned
+    assert found.late is not None
+    assert 0 <= found.late < 300
+    assert local_date(found.created_at, found.zone) == found.scheduled_for
+    assert found.open_at in (planned, found.opened_at)
+
+
+@pytest.mark.timeout(200)
+def test_a_season_of_rounds_around_the_world(world: World) -> None:
+    # R000-5, R000-9 to R000-14, T000-b to T000-g: ticks at odd minutes, across the changes of a spring or of an autumn
+    start, end = utc("2026-03-02 00:00"), utc("2026-05-01 00:00")
+    if not world.app.db.is_sqlite:
+        start, end = utc("2026-09-01 00:00"), utc("2026-11-08 00:00")
+    world.clock.set(start)
+    for name, drop_time in AROUND.items():
+        ready(world.rounds, name, name, drop_time=drop_time, prompts=9, members=1, notifications=name == "Europe/Paris")
+    world.until(end)
+    for name in AROUND:
+        told = list(reversed(world.rounds.list(name, limit=1000)))
+        ended = [r for r in told if r.status is Status.CLOSED]
+        assert len(told) - len(ended) <= 1
+        # a day open, a day of waiting, and once or twice a day until the local time comes round again after a change of the clock
+        assert -1 <= (end - start).days // 2 - len(ended) <= 3, (name, len(ended))
+        for r in ended:
+            check(r)
+            assert r.closed_at is not None
+            assert r.close_at is not None
+            assert timedelta(0) <= r.closed_at - r.close_at < 5 * MINUTE
+        for before, after in pairwise(ended):
+            assert before.close_at is not None
+            assert after.created_at >= before.close_at + DAY
+            assert 2 <= (after.scheduled_for - before.scheduled_for).days <= 3
+        prompts = [r.prompt_id for r in ended]
+        assert all(len(set(prompts[n : n + 8])) == 8 for n in range(len(prompts) - 8))
+        changes = transitions(name, start, end)
+        assert len(changes) == (0 if name in ("Pacific/Apia", "Asia/Kathmandu") else 1)
+        for change in changes:  # the hour on the wall is the same on both sides of a change
+            near = [r for r in ended if abs(r.planned_at - change.at) < 8 * DAY]
+            ordinary = [r for r in near if r.planned_at.astimezone(zone(name)).strftime("%H:%M") == r.drop_time]
+            assert len(near) >= 3
+            assert len(near) - len(ordinary) <= 1
+    paris = world.rounds.list("Europe/Paris", limit=1000)
+    jobs = enqueued(world.app, "ROUNDS_NOTIFY_LOG")
+    assert len(jobs) == sum(r.opened_at is not None for r in paris)
+
+
+@pytest.mark.parametrize(("cooldown", "days"), [(None, 3), (timedelta(hours=23), 2)])
+def test_a_time_just_before_midnight_needs_a_shorter_wait(world: World, cooldown: timedelta | None, days: int) -> None:
+    # R000-3, R000-9: the day of waiting ends at 23:58, the hourly tick comes on the next date, and a round is for the date of the tick
+    ready(world.rounds, "a", "UTC", drop_time="23:58", cooldown=cooldown)
+    world.until(utc("2026-01-20 00:00"))
+    told = [r.scheduled_for.day for r in reversed(world.rounds.list("a"))]
+    assert told[:4] == [1, 1 + days, 1 + 2 * days, 1 + 3 * days]
+
+
+def test_a_day_without_anybody_costs_a_day_and_then_the_hour_is_kept_again(world: World) -> None:
+    # T000-f
+    ready(world.rounds, "a", "Europe/Paris", drop_time="18:00")
+    world.until(utc("2026-01-09 12:00"))
+    before = world.rounds.list("a")
+    assert [r.open_at for r in before if r.open_at] == [utc(f"2026-01-0{day} 17:00") for day in (7, 5, 3, 1)]
+    world.rounds.plan(utc("2026-01-09 17:00"))
+    world.clock.set(utc("2026-01-10 16:33"))  # the round of the 9th was planned, and then nobody was there
+    world.rounds.tick()
+    late = world.rounds.list("a")[0]
+    assert (late.scheduled_for, late.open_at, late.close_at) == (
+        date(2026, 1, 9),
+        utc("2026-01-10 16:33"),
+        utc("2026-01-11 16:33"),
+    )
+    world.until(utc("2026-01-17 00:00"))
+    after = [r.open_at for r in reversed(world.rounds.list("a")) if r.id > late.id]
+    # the day of waiting is over at 17:33 local time; from the next round on it is 18:00 again
+    assert after == [utc("2026-01-12 17:00"), utc("2026-01-14 17:00"), utc("2026-01-16 17:00")]
+
+
+def test_a_group_moves_while_a_round_is_open(world: World) -> None:
+    # T000-q, R000-21
+    ready(world.rounds, "a", "Asia/Tokyo", drop_time="18:00")
+    world.until(utc("2026-01-01 12:00"))
+    (opened,) = world.rounds.list("a")
+    assert opened.open_at == utc("2026-01-01 09:00")
+    world.rounds.groups.set("a", zone="America/Los_Angeles")
+    world.until(utc("2026-01-06 00:00"))
+    second, first = world.rounds.list("a")
+    assert (first.zone, first.close_at) == ("Asia/Tokyo", utc("2026-01-02 09:00"))
+    assert (second.zone, second.scheduled_for) == ("America/Los_Angeles", date(2026, 1, 3))
+    assert second.open_at == utc("2026-01-04 02:00")
+
+
+def test_apia_has_no_round_for_the_day_it_left_out(db_url: str) -> None:
+    # T000-g: never skipped, never opened twice
+    world = World(db_url, "2011-12-28 12:00")
+    ready(world.rounds, "a", "Pacific/Apia", drop_time="18:00", cooldown=0)
+    world.until(utc("2012-01-03 12:00"))
+    told = [(str(r.scheduled_for), r.open_at) for r in reversed(world.rounds.list("a")) if r.open_at]
+    assert told == [
+        ("2011-12-28", utc("2011-12-29 04:00")),
+        ("2011-12-29", utc("2011-12-30 04:00")),
+        ("2011-12-31", utc("2011-12-31 04:00")),
+        ("2012-01-01", utc("2012-01-01 04:00")),
+        ("2012-01-02", utc("2012-01-02 04:00")),
+        ("2012-01-03", utc("2012-01-03 04:00")),
+    ]
+    world.app.close()
