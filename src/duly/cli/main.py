@@ -14,6 +14,7 @@ from duly.cli.enqueue import enqueue
 from duly.cli.jobs import jobs
 from duly.cli.outbox import outbox
 from duly.cli.queues import gate, queues, why
+from duly.cli.rounds import rounds
 from duly.cli.work import up, worker
 
 
@@ -27,7 +28,23 @@ def cli() -> None:
     """
 
 
-for command in (up, worker, dispatch, enqueue, jobs, queues, gate, why, outbox, alerts, audit, migrate, doctor, bench):
+for command in (
+    up,
+    worker,
+    dispatch,
+    enqueue,
+    jobs,
+    queues,
+    gate,
+    why,
+    outbox,
+    rounds,
+    alerts,
+    audit,
+    migrate,
+    doctor,
+    bench,
+):
     cli.add_command(command)
 
 
