@@ -100,7 +100,7 @@ def test_groups_are_changed_and_shown(run: Run, group: str) -> None:
     assert "not active, tells nobody" in ok(run("groups", "set", group, "--name", "readers"))
     assert run("next", "--json").json[0]["reason"] == "inactive"
     wrong = run("groups", "set", group, "--zone", "Asia/Katmandoo")
-    assert (wrong.code, "Did you mean Asia/Kathmandu?" in wrong.err) == (2, True)
+    assert (wrong.code, "is no IANA time zone" in wrong.err) == (2, True)
     assert run("groups", "set", group).code == 2
     assert run("groups", "show", "nobody").code == 1
 
