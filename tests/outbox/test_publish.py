@@ -333,3 +333,16 @@ def test_lines_published_together_are_locked_in_one_order(pg: Outbox) -> None:
         return run
 
     assert together(write(["a", "b", "c"]), write(["c", "b", "a"])) == [None, None]
+
+
+def test_a_table_that_is_spelled_with_its_schema_has_the_same_lines(pg: Outbox) -> None:
+    pg.open()
+    spelled = Outbox(pg.db.session_engine, table="outbox", schema="public")
+    with Session(pg.db.session_engine) as first, Session(pg.db.session_engine) as second:
+        pg.publish(first, "t:x", 1, ordering_key="o")
+        later = Later(lambda: spelled.publish(second, "t:x", 2, ordering_key="o"))
+        wait_until(lambda: later.is_waiting(pg.app))  # type: ignore[arg-type]
+        first.commit()
+        later.result()
+        second.commit()
+    assert pending(pg) == [1, 2]

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from contract.hands import audit, together, wait_until
+from contract.hands import Later, audit, together, wait_until
 from duly import Backoff, Duly, InvalidArgument, PermanentError, Retry
 from duly.outbox.box import Outbox
+from duly.outbox.look import Look
 from duly.outbox.message import Message, Status
+from duly.outbox.plan import release
 from duly.outbox.relay import Relay, Report
 from duly.testing import ManualClock
 from outbox.hands import AT_ONCE, Ear, Hold, Recorder, change, pending, publish, statuses
@@ -291,6 +293,56 @@ def test_what_was_a_head_at_the_look_and_is_none_any_more_is_not_taken(
     for _ in range(2):
         relay.run_once()
     assert recorder.payloads == [0, 0, 1]
+
+
+def test_an_older_message_that_is_redriven_waits_for_what_is_in_flight_of_its_line(
+    make: Callable[..., Outbox], recorder: Recorder
+) -> None:
+    box = make()
+    first = publish(box, "t:x", 1, ordering_key="o")
+    box.relay().run_once()
+    publish(box, "t:x", 2, ordering_key="o")
+    publish(box, "t:y", 3, ordering_key="o")  # another line
+    hold = recorder.then = Hold()
+    slow = threading.Thread(target=box.relay(name="slow").run_once)
+    slow.start()
+    hold.wait()
+    hold.wait()
+    recorder.then = lambda message: None
+    box.redrive(first, force=True)
+    publish(box, "t:x", 4, ordering_key="p")
+    other = box.relay(name="other")
+    assert other.run_once().sent == 1
+    assert recorder.payloads == [1, 4]
+    assert other.db.read(other._looker.look).empty, "a line that is out is not looked at again and again"
+    hold.release()
+    slow.join(30)
+    other.run_once()
+    assert recorder.payloads[-1] == 1
+
+
+def test_a_redrive_and_a_claim_of_its_line_at_the_same_moment_follow_each_other(pg_url: str) -> None:
+    """Whichever comes first, the other one sees what it did: the line is never out at two relays."""
+    app = Duly(pg_url)
+    box = Outbox(app, transports={"t": Recorder()}, batch=1)
+    box.open()
+    first, second = [publish(box, "t:x", n, ordering_key="o") for n in (1, 2)]
+    one, other = box.relay(), box.relay()
+    one.run_once()
+    look = box.db.read(one._looker.look)
+    with app.db.engine.begin() as connection:  # a claim that has not committed
+        assert [m.payload for m in one._take(connection, look, None)] == [2]
+        redriving = Later(lambda: box.redrive(first, force=True))
+        wait_until(lambda: redriving.is_waiting(app))
+    redriving.result()
+    assert other._claim()[0] == []
+    app.db.write(lambda c: one.store.settle(c, [release(box.get(second))]))
+    assert other.run_once().sent == 1  # the first again
+    with app.db.engine.begin() as connection:  # a redrive that has not committed
+        box.store.redrive(connection, [box.get(first).id])
+        look = Look(heads={"t:x": [box.get(second).id]}, rooms={"t:x": 1})
+        assert app.db.write(lambda c: other._take(c, look, None)) == []
+    app.close()
 
 
 def test_with_more_keys_than_are_looked_at_every_key_has_its_turn(

@@ -56,6 +56,7 @@ class Statements:
         skip = " AND o.status = 'pending'" if on_parked == "skip" else ""
         self._unsent = f"o.ordering_key IS NOT NULL AND o.status <> 'sent'{skip}"
         self._free, self._due = "o.lease_token IS NULL", f"o.due_at <= {self._now}"
+        self._held = "o.ordering_key IS NOT NULL AND o.lease_token IS NOT NULL"
         left = f"o.due_at - {self._now}"
         self._until = f"({left}) / 1000000.0" if sqlite else f"CAST(extract(epoch FROM {left}) AS float8)"
         self._some = "IN (SELECT value FROM json_each(:ids))" if sqlite else "= ANY(CAST(:ids AS bigint[]))"
@@ -76,6 +77,21 @@ class Statements:
     def _plus(self, seconds: str) -> str:
         return plus_seconds(self.sqlite, self._now, seconds)
 
+    def _lock_of(self, alias: str, divider: int) -> str:
+        """The number of a line's advisory lock (PostgreSQL): the same however the table is spelled. ``divider``: which of the two.
+
+        Publishers take one (31) until they commit, so that ids follow commits. Who claims or redrives takes the other (30)."""
+        table = f"CAST(CAST('{self.name}' AS regclass) AS oid)"
+        return (
+            f"hashtextextended({alias}.destination || chr({divider}) || {alias}.ordering_key, CAST({table} AS bigint))"
+        )
+
+    def _lock_lines(self, lock: str, rows: str) -> Any:
+        """Take the locks of lines, in one order for everybody."""
+        return text(
+            f"SELECT pg_advisory_xact_lock(line) FROM (SELECT DISTINCT {lock} AS line FROM {rows} ORDER BY line) AS lines"
+        )
+
     def _make_publish(self) -> None:
         s, name, now, json = self.sqlite, self.name, self._now, self._json
         # SQLite's parser needs a WHERE between SELECT … FROM and ON CONFLICT
@@ -87,10 +103,8 @@ class Statements:
               FROM {relation(s, _NEW)} WHERE true ORDER BY r.n
                 ON CONFLICT (tenant, destination, key) WHERE key IS NOT NULL DO NOTHING
          RETURNING message_id{ring}""")
-        self.line_up = text(f"""
-            SELECT pg_advisory_xact_lock(line) FROM (
-                SELECT DISTINCT hashtextextended(r.destination || chr(31) || r.ordering_key, hashtext('{name}')) AS line
-                  FROM {relation(s, {"destination": "text", "ordering_key": "text"})} WHERE r.ordering_key IS NOT NULL ORDER BY line) AS lines""")
+        rows = relation(s, {"destination": "text", "ordering_key": "text"})
+        self.line_up = self._lock_lines(self._lock_of("r", 31), f"{rows} WHERE r.ordering_key IS NOT NULL")
         self.owners = text(f"""
             SELECT o.tenant, o.destination, o.key, o.message_id FROM {relation(s, {"tenant": "text", "destination": "text", "key": "text"})}
               JOIN {name} o ON o.tenant = r.tenant AND o.destination = r.destination AND o.key = r.key AND o.key IS NOT NULL""")
@@ -114,6 +128,7 @@ class Statements:
         first = (
             f"FROM {name} o WHERE {unsent} AND o.destination = k.name AND o.ordering_key = k.key ORDER BY o.id LIMIT 1"
         )
+        held = f"SELECT 1 FROM {name} o WHERE {self._held} AND o.destination = k.name AND o.ordering_key = k.key"
         step = f"SELECT o.ordering_key FROM {name} o WHERE {unsent} AND o.destination"
         self.heads = self._text(f"""
             WITH RECURSIVE k(name, key, n) AS (
@@ -123,20 +138,29 @@ class Statements:
                 SELECT k.name, ({step} = k.name AND o.ordering_key > k.key ORDER BY o.ordering_key LIMIT 1), k.n + 1
                   FROM k WHERE k.key IS NOT NULL AND k.n < {HOPS})
             SELECT k.name, k.key, (SELECT o.id {first}) AS id,
-                   (SELECT CASE WHEN o.status = 'pending' AND {free} THEN {until} END {first}) AS wait
+                   (SELECT CASE WHEN o.status = 'pending' AND {free} AND NOT EXISTS ({held}) THEN {until} END {first}) AS wait
               FROM k WHERE k.key IS NOT NULL ORDER BY k.name, k.n""")
 
     def _make_claims(self) -> None:
         s, name, now, some = self.sqlite, self.name, self._now, self._some
         ready, unsent, free, due = self._ready, self._unsent, self._free, self._due
+
+        def is_head(destination: str, key: str, ident: str) -> str:
+            line = f"o.destination = {destination} AND o.ordering_key = {key}"
+            return f"""NOT EXISTS (SELECT 1 FROM {name} o WHERE {unsent} AND {line} AND o.id < {ident})
+               AND NOT EXISTS (SELECT 1 FROM {name} o WHERE {self._held} AND {line})"""
+
+        lock = "true" if s else f"pg_try_advisory_xact_lock({self._lock_of('h', 30)})"
         self.lock_heads = self._text(f"""
-            SELECT h.id, h.destination, h.ordering_key FROM {name} h
+            SELECT h.id, h.destination, h.ordering_key, {lock} AS mine FROM {name} h
              WHERE h.id {some} AND h.status = 'pending' AND h.lease_token IS NULL AND h.due_at <= {now}
-               AND NOT EXISTS (SELECT 1 FROM {name} o WHERE {unsent} AND o.destination = h.destination AND o.ordering_key = h.ordering_key AND o.id < h.id)
+               AND {is_head("h.destination", "h.ordering_key", "h.id")}
              ORDER BY h.id{"" if s else " FOR UPDATE OF h SKIP LOCKED"}""")
         self.line = self._text(f"""
             SELECT o.id, o.status, {free} AS free, {due} AS due FROM {name} o
-             WHERE {unsent} AND o.destination = :destination AND o.ordering_key = :key AND o.id >= :head ORDER BY o.id LIMIT :n""")
+             WHERE {unsent} AND o.destination = :destination AND o.ordering_key = :key AND o.id >= :head
+               AND {is_head(":destination", ":key", ":head")}
+             ORDER BY o.id LIMIT :n""")
         self.take = self._taking(f"""
             UPDATE {name} AS m SET attempts = m.attempts + 1, relay = :relay, lease_token = :token + m.id,
                    lease_until = {self._plus(":lease")}
@@ -170,6 +194,9 @@ class Statements:
 
     def _make_operators(self) -> None:
         s, name, now, some = self.sqlite, self.name, self._now, self._some
+        self.stop_lines = self._lock_lines(
+            self._lock_of("o", 30), f"{name} o WHERE o.id {some} AND o.ordering_key IS NOT NULL"
+        )
         self.redrive = self._text(f"""
             UPDATE {name} AS m SET status = 'pending', attempts = 0, losses = 0, due_at = {now}, sent_at = NULL, parked_at = NULL
              WHERE m.id {some} AND m.status IN ('parked', 'sent') RETURNING id, tenant""")

@@ -5,8 +5,10 @@ later is found later (case B043), and ids of rolled-back transactions leave gaps
 
 A relay looks before it takes, in two cheap reads that hop along an index: the destinations that have messages, and for
 each the first message of every ordering key (its *head*). Then one transaction takes them. Heads are locked first and
-the line behind a head is read under that lock, so two relays never hold messages of one line; a head that is leased is
-no head for anybody else. Every write about a message that is being sent names the lease token, which is a random number
+the line behind a head is read under that lock, so two relays never hold messages of one line; a line of which anything
+is leased has no head for anybody else. A message that is sent again by hand may stand before those that are out: on
+PostgreSQL who claims and who redrives take an advisory lock of the line, and what was read before it is read again under
+it. Every write about a message that is being sent names the lease token, which is a random number
 of the claim plus the message's id; a write that matches no row is an ordinary answer, and nothing has changed.
 """
 
@@ -108,6 +110,8 @@ class OutboxStore:
         planned: list[list[int]] = []
         each, left = min(CHAIN, max(1, total // max(1, len(heads)))), total
         for row in connection.execute(self.sql.lock_heads, {"ids": self._ids(heads), "now": at}).all():
+            if not row.mine:
+                continue
             facts = {
                 "destination": row.destination,
                 "key": row.ordering_key,
@@ -180,6 +184,8 @@ class OutboxStore:
 
     def redrive(self, connection: Connection, ids: Sequence[int]) -> list[tuple[int, str]]:
         """Have parked and sent messages sent again, attempts from 0. Returns (id, tenant) of those that were."""
+        if not self.sqlite:
+            connection.execute(self.sql.stop_lines, {"ids": self._ids(ids)})
         rows = connection.execute(self.sql.redrive, {"ids": self._ids(ids), "now": self.db.stamp()})
         return [(ident, tenant) for ident, tenant in rows]
 
