@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench.driver import Bench
-from bench.sections import drains, enqueue, memory, once, pickup, ticks
+from bench.sections import drains, enqueue, memory, once, pickup, rounds, ticks
 from bench.table import Section
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
@@ -18,4 +18,5 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "idempotent": once.idempotent,
     "relay": once.relay,
     "schedules": ticks.schedules,
+    "rounds": rounds.rounds,
 }
