@@ -78,6 +78,12 @@ MEANINGS = {
     "alert_unknown": "A rule could not be judged, told once until it can: nothing is raised and nothing is cleared by it.",
     "alerts_withheld": "More alerts than `most` in an hour: of `count` of them nobody is told by job. They are in the list all the same.",
     "alert_notice_failed": "The jobs that tell people of an alert could not be made. It is raised all the same.",
+    "round_tick": "A pass of a tick of rounds (`kind`: plan, open, close) has ended. `done`, `skipped` and `failed` count groups, `per_minute` is their rate.",
+    "round_tick_failed": "A pass broke off; what it had committed stays, and the next pass does the rest.",
+    "rounds_moved": "A batch of rounds was planned, opened or closed. `lates`: seconds between due and done, of each; for openings, what alerts look at.",
+    "rounds_left": "Groups of a batch were left as they are. `reason`: `NO_ELIGIBLE_PROMPT`, `date_taken`, `locked` (another worker has them), `lost` (another was first), `live`, `inactive`. `groups` names some.",
+    "round_failed": "A tick failed on one group; the others went on. It is due again at the next pass.",
+    "round_notified": "A round has opened, for a member who wants to read it in the log.",
     "postcommit": "A task that was registered for after a commit: `result` is `enqueued`, `rolled_back` or `skipped` (it could not be sent).",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }
