@@ -189,3 +189,78 @@ def test_an_outbox_of_an_application_lies_in_its_migrated_table(db_url: str) -> 
     box.close()  # the database is the application's to close
     assert app.jobs.count() == 0
     app.close()
+
+
+# --- A session of another database --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def two_apps(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Duly, Duly]]:
+    if request.param == "sqlite":
+        urls = [f"sqlite:///{tmp_path / name}.db" for name in ("one", "two")]
+    else:
+        urls = [request.getfixturevalue(name) for name in ("pg_url", "empty_pg_url")]
+    apps = [Duly(url) for url in urls]
+    for app in apps:
+        app.migrate()
+    yield apps[0], apps[1]
+    for app in apps:
+        app.close()
+
+
+def test_a_session_of_another_database_is_refused(two_apps: tuple[Duly, Duly]) -> None:
+    """The message would lie where no relay of this outbox looks."""
+    mine, other = two_apps
+    box = Outbox(mine)
+    for _ in range(2):
+        with Session(other.db.session_engine) as session, pytest.raises(InvalidArgument, match="another database"):
+            box.publish(session, "t:x", 1)
+    publish(box, "t:x", 2)
+    assert statuses(box) == {2: "pending"}
+    assert Outbox(other).status().pending == 0
+
+
+def test_a_database_with_another_name_is_the_same_one(tmp_path: Path, empty_pg_url: str) -> None:
+    """A link to a file, a second address of a server: names differ, and it is the same database."""
+    (tmp_path / "real.db").touch()
+    (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
+    for url, other in (
+        (f"sqlite:///{tmp_path / 'real.db'}", f"sqlite:///{tmp_path / 'link.db'}"),
+        (empty_pg_url, empty_pg_url.replace("127.0.0.1", "localhost")),
+    ):
+        assert url != other
+        app, alias = Duly(url), Duly(other)
+        app.migrate()
+        box = Outbox(app)
+        with Session(alias.db.session_engine) as session, session.begin():
+            box.publish(session, "t:x", 1)
+        assert statuses(box) == {1: "pending"}
+        app.close()
+        alias.close()
+
+
+def test_a_session_whose_database_cannot_be_told_is_believed(two_apps: tuple[Duly, Duly], tmp_path: Path) -> None:
+    """Whoever only publishes need not reach the database by the address that the relays have."""
+    mine, there = two_apps
+    gone = f"sqlite:///{tmp_path / 'gone.db'}" if mine.db.is_sqlite else "postgresql://nobody@127.0.0.1:1/none"
+    box = Outbox(gone)
+    with Session(there.db.session_engine) as session, session.begin():
+        box.publish(session, "t:x", 1)
+    assert Outbox(there).status().pending == 1
+    box.close()
+    assert not (tmp_path / "gone.db").exists()
+
+
+def test_a_database_is_asked_once_for_each_engine(two_apps: tuple[Duly, Duly], monkeypatch: pytest.MonkeyPatch) -> None:
+    from duly.outbox import home
+
+    mine, there = two_apps
+    asked: list[Any] = []
+    monkeypatch.setattr(home, "identity", lambda connection: asked.append(connection) or frozenset({1}))
+    box = Outbox(mine)
+    for _ in range(3):
+        with Session(there.db.session_engine.execution_options(logging_token="x")) as session, session.begin():
+            box.publish(session, "t:x", 1)
+    assert len(asked) == 2, "there and here"
+    publish(box, "t:x", 2)
+    assert len(asked) == (4 if mine.db.is_sqlite else 2), "the same address needs no question"

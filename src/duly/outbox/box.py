@@ -103,7 +103,7 @@ class Outbox:
         the present trace context is added. ``run_in`` (seconds or a timedelta) or ``run_at`` (aware): not before.
 
         On PostgreSQL, transactions that publish with the same destination and ordering key wait for each other's end.
-        Raises InvalidArgument or InvalidPayload naming the argument, UnsafeSession for an SQLite session whose savepoints
+        Raises InvalidArgument or InvalidPayload naming the argument, also for a session of another database; UnsafeSession for an SQLite session whose savepoints
         do not hold.
         """
         new = self._new(destination, payload, key, ordering_key, headers, run_in, run_at, tenant)
@@ -172,12 +172,7 @@ class Outbox:
         )
 
     def _write(self, connection: Connection, new: Sequence[NewMessage]) -> list[Published]:
-        if connection.dialect.name != self.db.name:
-            raise InvalidArgument(
-                "session",
-                f"is on {connection.dialect.name}, the outbox on {self.db.name}.",
-                "Give a session of its database.",
-            )
+        self._home.check(connection)
         if not new:
             return []
         return [Published(*made) for made in self.store.publish(connection, new, self.options.notify)]

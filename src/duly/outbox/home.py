@@ -8,17 +8,21 @@ engine that was not made for it starts its transactions in a way that two writer
 
 from __future__ import annotations
 
+import os
+import weakref
+from collections.abc import Hashable
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, MetaData, Table, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, Pool, Table, exc, inspect, text
 
 from duly.kernel.clock import Clock
-from duly.kernel.errors import InvalidArgument, SchemaMissing
+from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, SchemaMissing
 from duly.kernel.events import PROCESS, Emitter
 from duly.outbox.tables import outbox, outbox_table
 from duly.settings import Settings
 from duly.storage import sqlite
-from duly.storage.database import Database
+from duly.storage.database import Database, shown
+from duly.storage.identity import identity
 from duly.storage.migrate import VERSION_TABLE
 from duly.storage.schema import metadata
 
@@ -68,6 +72,8 @@ class Home:
         else:
             self.db = _from_engine(place, clock)
         self._checked = False
+        #: Whose connections were looked at: they are on this database, or nobody can tell.
+        self._known: weakref.WeakSet[Pool] = weakref.WeakSet()
         #: Is the database Duly's own, so that there is an audit trail?
         self.audited = self.app is not None
 
@@ -75,6 +81,47 @@ class Home:
     def is_own(self) -> bool:
         """The table belongs to Duly's schema, so migrations make it."""
         return self.app is not None and self.table is outbox
+
+    def check(self, connection: Connection) -> None:
+        """Raise InvalidArgument for a connection to another database, as far as that can be told; once for each pool."""
+        pool = connection.engine.pool
+        if pool in self._known:
+            return
+        if connection.dialect.name != self.db.name:
+            raise InvalidArgument(
+                "session",
+                f"is on {connection.dialect.name}, the outbox on {self.db.name}.",
+                "Give a session of its database.",
+            )
+        if not self._same_address(connection.engine):
+            theirs, mine = identity(connection), self._identity()
+            if theirs is not None and mine is not None and not theirs & mine:
+                raise InvalidArgument(
+                    "session",
+                    f"is on another database ({shown(connection.engine.url)}) than the outbox ({self.db.shown_url}): "
+                    "no relay would find the message.",
+                    "Give a session of the outbox's database.",
+                )
+        self._known.add(pool)
+
+    def _same_address(self, engine: Engine) -> bool:
+        """Is it one of the engines here, or as good as one? In-memory databases have nothing to be told apart by."""
+        if self.db.memory or engine.pool is self.db.engine.pool:
+            return True
+        url = engine.url
+        return bool(url.host and url.database) and (url.host, url.port, url.database) == (
+            self.db.url.host,
+            self.db.url.port,
+            self.db.url.database,
+        )
+
+    def _identity(self) -> frozenset[Hashable] | None:
+        if self.db.is_sqlite and not os.path.exists(self.db.url.database or ""):
+            return None  # asking would make it
+        try:
+            return self.db.read(identity)
+        except (DatabaseUnavailable, exc.SQLAlchemyError):
+            return None  # only those who relay need to reach it from here
 
     def open(self) -> None:
         """Check once that the table is there. Raises SchemaMissing saying how it is made."""
