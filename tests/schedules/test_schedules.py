@@ -281,6 +281,15 @@ def test_code_declares_a_schedule_and_a_person_may_change_it_until_code_changes(
     again.close()
 
 
+def test_what_a_person_made_as_code_declares_it_is_code_s_from_then_on(scene: Scene) -> None:
+    scene.set()
+    scene.app.schedule("s", HOURLY, "work")
+    assert scene.schedules.sync() == {"s": "unchanged"}
+    scene.set(recurrence=MINUTELY)
+    assert scene.schedules.sync() == {"s": "unchanged"}
+    assert scene.schedules.get("s").version == 2
+
+
 def test_two_declarations_of_one_name_are_refused_unless_they_are_the_same(scene: Scene) -> None:
     scene.app.schedule("s", HOURLY, "work")
     scene.app.schedule("s", HOURLY, "work")

@@ -15,6 +15,7 @@ from duly.cli.jobs import jobs
 from duly.cli.outbox import outbox
 from duly.cli.queues import gate, queues, why
 from duly.cli.rounds import rounds
+from duly.cli.schedules import schedules
 from duly.cli.work import up, worker
 
 
@@ -37,6 +38,7 @@ for command in (
     queues,
     gate,
     why,
+    schedules,
     outbox,
     rounds,
     alerts,
