@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UsageError,
         WrongState,
     )
+    from duly.kernel.recurrence import Cron, Daily, Every, Monthly, Once, OnDates, RRule, Weekly
     from duly.kernel.windows import Window
 
 __all__ = [
@@ -39,16 +40,23 @@ __all__ = [
     "Backoff",
     "Cancel",
     "Context",
+    "Cron",
+    "Daily",
     "DatabaseUnavailable",
     "Duly",
     "DulyError",
     "Enqueued",
+    "Every",
     "InvalidArgument",
     "InvalidPayload",
     "Job",
     "KeyConflict",
+    "Monthly",
     "NotFound",
+    "OnDates",
+    "Once",
     "PermanentError",
+    "RRule",
     "Retry",
     "Snooze",
     "Status",
@@ -56,6 +64,7 @@ __all__ = [
     "UnknownTask",
     "UnsafeSession",
     "UsageError",
+    "Weekly",
     "Window",
     "Worker",
     "WrongState",
@@ -68,6 +77,7 @@ _HOMES = (
     "duly.kernel.errors",
     "duly.kernel.backoff",
     "duly.kernel.windows",
+    "duly.kernel.recurrence",
     "duly.jobs.job",
     "duly.jobs.task",
     "duly.jobs.run",
