@@ -38,6 +38,7 @@ from duly.jobs.job import LIFECYCLE, Job
 from duly.jobs.read import JobFilter
 from duly.jobs.task import Options, Task
 from duly.kernel import errors
+from duly.schedules.schedule import LIFECYCLE as OCCURRENCE
 from duly.settings import Settings
 from duly.storage.migrate import all_metadata
 
@@ -257,6 +258,12 @@ def test_every_move_of_a_job_is_explained() -> None:
     assert not missing
 
 
+def test_the_lifecycle_of_an_occurrence_is_in_the_docs_as_it_is_in_the_code() -> None:
+    text = read("lifecycle.md").partition("## The lifecycle of an occurrence")[2]
+    assert f"```mermaid\n{OCCURRENCE.mermaid()}\n```" in text
+    assert [m for m in OCCURRENCE.moves if f"| {m.source or '(none)'} | `{m.event}` | {m.target} |" not in text] == []
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = read("api.md")
     assert [name for name in duly.__all__ if not re.search(rf"^#+ .*`{name}\b", text, re.MULTILINE)] == []
@@ -304,7 +311,7 @@ def test_every_audit_action_is_in_the_reference() -> None:
     for file in (ROOT / "src" / "duly").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.update(re.findall(r"^(?:JOB|QUEUE|ATLAS|ALERT)_[A-Z_]+$", node.value))
+                found.update(re.findall(r"^(?:JOB|QUEUE|ATLAS|ALERT|SCHEDULE)_[A-Z_]+$", node.value))
     assert len(found) > 8
     assert {action for action in found if f"`{action}`" not in text} == set()
 
