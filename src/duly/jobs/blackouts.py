@@ -30,29 +30,30 @@ class BlackoutWatch:
         #: Monotonic instant of the next beginning or end.
         self.turns_at = math.inf
         self._on: dict[str, Standing] = {}
-        self._picture: tuple[Sequence[Standing], datetime | None, float] = ([], None, 0.0)
+        #: What was read: how things stand, the database's instant, and the monotonic ones before and after the question.
+        self._picture: tuple[Sequence[Standing], datetime | None, float, float] = ([], None, 0.0, 0.0)
 
     def ask(self, connection: Connection) -> None:
         """Read how things stand. Cheap: a few columns of rows that hold or will."""
-        # before the answer, so that a beginning comes rather too early than too late
         asked = time.monotonic()
-        self._picture = (*self.store.standing(connection), asked)
+        standing, now = self.store.standing(connection)
+        self._picture = standing, now, asked, time.monotonic()
 
     def obey(self) -> tuple[frozenset[str], bool]:
         """Act on what was read. Returns (lanes that are held now and were not, whether any lane was freed)."""
-        standing, now, _ = self._picture
+        standing, now, *_ = self._picture
         over = [s.name for s in standing if now is not None and s.hold.is_over(now)]
         if over:
             self.db.write(lambda c: self.store.advance(c, over))
             self.db.read(self.ask)
-        standing, now, asked = self._picture
+        standing, now, *_ = self._picture
         before, self.turns_at = self.held, math.inf
         if now is None:
             self.held = frozenset()
             for lane in self.lanes.values():
-                lane.closes_at = math.inf
+                lane.closes_at = lane.closed_by = math.inf
         else:
-            self._look(standing, now, asked)
+            self._look(standing, now)
         self._tell(standing, now)
         return self.held - before, bool(before - self.held)
 
@@ -62,16 +63,19 @@ class BlackoutWatch:
         if wrong:
             self.db.write(lambda c: self.store.advance(c, wrong))
 
-    def _look(self, standing: Sequence[Standing], now: datetime, asked: float) -> None:
+    def _look(self, standing: Sequence[Standing], now: datetime) -> None:
         held = set()
+        *_, asked, answered = self._picture
         for name, lane in self.lanes.items():
             mine = [s for s in standing if s.scope in ("all", f"queue:{name}")]
             begins = min((s.hold.since for s in mine if s.hold.since is not None and s.hold.since > now), default=None)
             if any(s.hold.is_on(now) for s in mine):
                 held.add(name)
                 if name not in self.held:
+                    lane.closed_by = answered
                     lane.closes_at = min(lane.closes_at, asked)
             else:
+                lane.closed_by = self._monotonic(begins, now, answered)
                 lane.closes_at = self._monotonic(begins, now, asked)
             for s in mine:
                 for at in (s.hold.since, s.hold.until):

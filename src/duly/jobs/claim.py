@@ -45,9 +45,10 @@ class Lane:
     call_at: int = 0
     #: A claim on the queue must look closely (see queues.py).
     governed: bool = False
-    #: Monotonic instant at which a blackout of the queue begins, or was seen to have begun. What was claimed before it and has not
-    #: started by then is given back.
+    #: When a blackout of the queue begins, or was seen to have begun: not before the one monotonic instant and not after the other,
+    #: for the database's clock is known through a round trip. What was claimed until then and has not started is given back.
     closes_at: float = math.inf
+    closed_by: float = math.inf
     #: The queue is limited: what is held here is missing elsewhere, so there is no prefetch.
     tight: bool = False
 

@@ -94,6 +94,9 @@ class Housekeeper:
             duty.due = now + duty.every
             try:
                 duty.act()
+                # a long duty keeps nobody from hearing of a pause, nor from a blackout's beginning or end
+                if self._bell.wait(0) or self.blackouts.turns_at <= time.monotonic():
+                    self.controls()
             except DatabaseUnavailable as error:
                 trouble = error
                 break
@@ -131,7 +134,8 @@ class Housekeeper:
         self.duties[0].due = min(self.duties[0].due, self.blackouts.turns_at)
         held = (governed - self.governed) | (tight - self.tight) | (paused - self._paused) | dark
         closed = self.online and not online
-        freed = (self.governed - governed) | (self._paused - paused) or (online and not self.online) or bright
+        # also where a closer look is needed now: the claim before this one has passed such a queue by
+        freed = (self.governed ^ governed) | (self._paused - paused) or (online and not self.online) or bright
         if self.online != online:
             self.emitter.emit("gate_changed", "warning", online=online)
         self.online, self.governed, self.tight, self._paused = online, governed, tight, paused

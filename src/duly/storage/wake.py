@@ -46,7 +46,8 @@ class Bell:
             while not rang and timeout > 0:
                 rang = self._event.wait(min(self.step, timeout)) or self._heard()
                 timeout -= self.step
-        self._event.clear()
+        if rang:  # one that comes at this very moment is for the next wait
+            self._event.clear()
         return rang
 
 

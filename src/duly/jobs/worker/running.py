@@ -66,8 +66,8 @@ class Running(Accounts):
 
     def _may_start(self, run: Run, now: float) -> bool:
         """Is its lease good for a start, and has no blackout begun since it was claimed? ``now`` is monotonic."""
-        claimed = run.claimed_mono
-        return self.terms.trusted(claimed, now) and not claimed < run.lane.closes_at <= now
+        claimed, lane = run.claimed_mono, run.lane
+        return self.terms.trusted(claimed, now) and not (now >= lane.closes_at and claimed <= lane.closed_by)
 
     def _start(self, run: Run) -> None:
         """Begin a run; its slot is taken already."""
