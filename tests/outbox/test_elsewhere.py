@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from contract.hands import together, wait_until
 from duly import Duly, InvalidArgument, PermanentError
-from duly.kernel.errors import SchemaMissing
+from duly.kernel.errors import DatabaseConflict, SchemaMissing
 from duly.kernel.events import PROCESS, Event
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message
@@ -189,6 +189,61 @@ def test_an_outbox_of_an_application_lies_in_its_migrated_table(db_url: str) -> 
     box.close()  # the database is the application's to close
     assert app.jobs.count() == 0
     app.close()
+
+
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "AUTOCOMMIT"])
+def test_relays_do_not_depend_on_the_isolation_of_an_engine(empty_pg_url: str, level: str) -> None:
+    """At a higher one their claims would fail, at a lower one their locks would not hold."""
+    engine = create_engine(empty_pg_url.replace("postgresql://", "postgresql+psycopg://"), isolation_level=level)
+    recorder = Recorder()
+    box = Outbox(engine, transports={"t": recorder}, batch=5)
+    box.create_table()
+    assert box.db.write(lambda c: c.execute(text("SHOW transaction_isolation")).scalar()) == "read committed"
+    with Session(engine) as session, session.begin():
+        box.publish_many(session, "t:x", range(20), ordering_key="o")
+        box.publish_many(session, "t:x", range(20, 60))
+
+    def work() -> None:
+        relay = box.relay()
+        while not box.status(sent=False).drained:
+            relay.run_once()
+
+    assert together(*[work] * 3) == [None] * 3
+    assert sorted(recorder.payloads) == list(range(60))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01"])
+@pytest.mark.parametrize("driver", ["psycopg", "own"])
+def test_a_collision_of_transactions_is_told_as_one_and_tried_again(empty_pg_url: str, code: str, driver: str) -> None:
+    """It is no outage, and it is no mistake either: the next time succeeds."""
+    engine = create_engine(empty_pg_url.replace("postgresql://", "postgresql+psycopg://"))
+    box = Outbox(engine if driver == "psycopg" else empty_pg_url, transports={"t": Recorder()})
+    box.create_table()
+    collide = text(f"DO $$ BEGIN RAISE EXCEPTION 'in the way' USING ERRCODE = '{code}'; END $$")
+    with pytest.raises(DatabaseConflict, match="collided with another one.*in the way"):
+        box.db.write(lambda c: c.execute(collide))
+    told: list[Event] = []
+    remove = box.listen(told.append)
+    relay, taking, collided = box.relay(), box.relay()._take, []
+
+    def take(connection: Any, look: Any, now: Any) -> Any:
+        if not collided:
+            collided.append(True)
+            connection.execute(collide)
+        return taking(connection, look, now)
+
+    relay._take = take  # type: ignore[method-assign]
+    with Session(engine) as session, session.begin():
+        box.publish(session, "t:x", 1)
+    with running(relay):
+        wait_until(lambda: box.status().drained)
+    remove()
+    [error] = [e.facts["error"] for e in told if e.name == "loop_failed"]
+    assert error.startswith("DatabaseConflict: ")
+    assert "does not answer" not in error
+    box.close()
+    engine.dispose()
 
 
 # --- A session of another database --------------------------------------------------------------------------------------

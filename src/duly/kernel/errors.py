@@ -13,6 +13,7 @@
     ├── WrongState                  the move is not in the lifecycle
     ├── DatabaseError
     │   ├── DatabaseUnavailable     the database does not answer; trying again may help
+    │   │   └── DatabaseConflict    it answers: the transaction collided with another one and was rolled back
     │   ├── SchemaMissing           the tables are not there yet: run `duly migrate`
     │   └── SchemaTooNew            the database was migrated by a newer Duly
     └── Signal                      raised by a handler to say how its run ended
@@ -127,6 +128,13 @@ class DatabaseError(DulyError):
 
 class DatabaseUnavailable(DatabaseError):
     """The database does not answer."""
+
+
+class DatabaseConflict(DatabaseUnavailable):
+    """A transaction collided with another one (a deadlock, or a serialization failure) and was rolled back as a whole.
+
+    Nothing is wrong with the database. Trying again helps, which is why whoever waits for an outage to end does so here.
+    """
 
 
 class SchemaMissing(DatabaseError):

@@ -8,9 +8,9 @@ engine that was not made for it starts its transactions in a way that two writer
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, MetaData, Pool, Table, exc, inspect, text
@@ -47,7 +47,8 @@ class _Guest(Database):
         self.memory = False
         self._writer, self._kept, self._sessions, self._async = None, None, None, None
         self._autos = {}
-        self.engine = self._vital = self._reader = self._given
+        # whatever its sessions use: a claim reads again, under its locks, what it had read before them
+        self.engine = self._vital = self._reader = self._given.execution_options(isolation_level="READ COMMITTED")
 
     def close(self) -> None:
         """The engine is its owner's to close."""
@@ -116,7 +117,7 @@ class Home:
         )
 
     def _identity(self) -> frozenset[Hashable] | None:
-        if self.db.is_sqlite and not os.path.exists(self.db.url.database or ""):
+        if self.db.is_sqlite and not Path(self.db.url.database or "").exists():
             return None  # asking would make it
         try:
             return self.db.read(identity)

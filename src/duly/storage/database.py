@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL, make_url
 
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
-from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
+from duly.kernel.errors import DatabaseConflict, DatabaseUnavailable, InvalidArgument, brief
 from duly.settings import Settings
 from duly.storage import sqlite
 from duly.storage.types import Instant
@@ -204,8 +204,14 @@ class Database:
         return exc.DBAPIError, driver.Error
 
     def translated(self, error: Exception) -> Exception:
-        """A lost or unreachable database as DatabaseUnavailable; everything else as it came."""
+        """A lost or unreachable database as DatabaseUnavailable, a collision with another transaction as DatabaseConflict;
+        everything else as it came."""
         cause = getattr(error, "orig", None) or error
+        # psycopg and asyncpg say `sqlstate`, psycopg2 `pgcode`
+        if (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in _CONFLICTS:
+            return DatabaseConflict(
+                f"a transaction in {self.shown_url} collided with another one and was rolled back: {brief(cause)}. Try it again."
+            )
         if self._is_outage(error, cause):
             first = str(cause).strip().splitlines()
             return DatabaseUnavailable(
@@ -327,6 +333,8 @@ class Database:
             self._pool = None
 
 
+#: PostgreSQL's codes for a transaction that was rolled back because of another one: a serialization failure, a deadlock.
+_CONFLICTS = frozenset({"40001", "40P01"})
 #: SQLite's codes for a statement that is wrong: trying again would not help.
 _SQLITE_MISTAKES = frozenset({1, 18, 19, 20, 21, 25})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable
+from pathlib import Path
 
 from sqlalchemy import Connection, text
 
@@ -33,7 +34,7 @@ def identity(connection: Connection) -> frozenset[Hashable] | None:
 def _file(name: str) -> Hashable:
     """A file by what it is, whatever path leads to it."""
     try:
-        found = os.stat(name)
+        found = Path(name).stat()
     except OSError:
         return os.path.realpath(name)
     return found.st_dev, found.st_ino
