@@ -221,7 +221,7 @@ def test_a_collision_of_transactions_is_told_as_one_and_tried_again(empty_pg_url
     box = Outbox(engine if driver == "psycopg" else empty_pg_url, transports={"t": Recorder()})
     box.create_table()
     collide = text(f"DO $$ BEGIN RAISE EXCEPTION 'in the way' USING ERRCODE = '{code}'; END $$")
-    with pytest.raises(DatabaseConflict, match="collided with another one.*in the way"):
+    with pytest.raises(DatabaseConflict, match=r"collided with another one.*in the way"):
         box.db.write(lambda c: c.execute(collide))
     told: list[Event] = []
     remove = box.listen(told.append)
