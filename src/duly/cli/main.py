@@ -7,6 +7,7 @@ import click
 from duly._version import __version__
 from duly.cli.alerts import alerts
 from duly.cli.bench import bench
+from duly.cli.blackouts import blackouts
 from duly.cli.command import Root
 from duly.cli.data import audit, doctor, migrate
 from duly.cli.dispatch import dispatch
@@ -36,6 +37,7 @@ for command in (
     enqueue,
     jobs,
     queues,
+    blackouts,
     gate,
     why,
     schedules,
