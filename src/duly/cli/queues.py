@@ -53,8 +53,9 @@ def list_() -> None:
     tally = {t["queue"]: t for t in app.db.read(app.engine.reader.tally)}
     nothing = {"ready": 0, "later": 0, "running": 0, "oldest_ready": None}
     served = Counter(name for w in app.db.read(_workers(app)) for name in w["queues"])
+    dark = app.db.read(_blackouts(app))
     rows = [
-        {**nothing, **tally.get(name, {}), "workers": served[name], **_as_dict(name, settings.get(name))}
+        {**nothing, **tally.get(name, {}), "workers": served[name], **_as_dict(name, settings.get(name)), **dark(name)}
         for name in sorted({*settings, *tally, *served})
     ]
     if asked.json:
@@ -80,6 +81,23 @@ def _workers(app: Duly) -> Callable[[Any], list[dict[str, Any]]]:
     return lambda connection: app.engine.reader.live_workers(connection, WORKER_GONE)
 
 
+def _blackouts(app: Duly) -> Callable[[Any], Callable[[str], dict[str, Any]]]:
+    """What holds a queue now, by its name."""
+
+    def look(connection: Any) -> Callable[[str], dict[str, Any]]:
+        calendar, now = app.engine.calendars.calendar(connection), app.engine.calendars.now(connection)
+
+        def of(name: str) -> dict[str, Any]:
+            covered = calendar.applying_to(f"queue:{name}").covering(now)
+            if covered is None:
+                return {"blackout": None, "blackout_until": None}
+            return {"blackout": ", ".join(covered.names), "blackout_until": covered.until}
+
+        return of
+
+    return look
+
+
 def _as_dict(name: str, s: QueueSettings | None) -> dict[str, Any]:
     rate = s.rate if s else None
     return {
@@ -95,7 +113,10 @@ def _rate(rate: dict[str, Any] | None) -> str:
 
 def _paused(row: dict[str, Any]) -> str:
     if row["paused_at"] is None:
-        return "open"
+        if row.get("blackout") is None:
+            return "open"
+        until = f"until {stamp(row['blackout_until'])}" if row["blackout_until"] else "without an end in sight"
+        return f"in the blackout {row['blackout']} {until}"
     return f"paused by {row['paused_by']}" + (f": {row['paused_reason']}" if row["paused_reason"] else "")
 
 

@@ -32,6 +32,7 @@ from duly.monitoring.health import (
     Facts,
     FileFacts,
     GateFacts,
+    HeldScope,
     LiveWorker,
     PausedQueue,
     WakeFacts,
@@ -211,6 +212,11 @@ def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
             PausedQueue(q.name, q.paused_at, q.paused_by, q.paused_reason)
             for q in settings.values()
             if q.paused_at is not None
+        ],
+        "blackouts": [
+            HeldScope(b.name, b.scope, b.counts.ends_after(now), b.problem)
+            for b in engine.calendars.all(connection)
+            if b.enabled and b.counts.covers(now)
         ],
         "workers": [
             LiveWorker(w["name"], w["state"], w["reason"], frozenset(w["queues"]), frozenset(w["tasks"]), w["version"])

@@ -119,6 +119,17 @@ class AlertFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldScope:
+    """A blackout that holds now, or that cannot be read and holds until it is mended."""
+
+    name: str
+    scope: str
+    #: None while no end is in sight.
+    until: datetime | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorker:
     """A worker as it last said it was."""
 
@@ -151,6 +162,7 @@ class Facts:
     wake: WakeFacts | None = None
     gate: GateFacts | None = None
     paused: Sequence[PausedQueue] = ()
+    blackouts: Sequence[HeldScope] = ()
     workers: Sequence[LiveWorker] | None = None
     waiting: Sequence[Waiting] = ()
     lapsed: Lapsed | None = None
@@ -306,6 +318,7 @@ def _work(f: Facts) -> Iterator[Finding]:
     if f.gate is not None:
         yield _gate(f.gate, f.now)
         yield from _paused(f)
+        yield from _blackouts(f)
     if f.workers is not None:
         yield from _workers(f)
         yield from _unserved(f)
@@ -335,6 +348,18 @@ def _paused(f: Facts) -> Iterator[Finding]:
         by = f" by {q.by}" if q.by else ""
         why = f": {q.reason}" if q.reason else ""
         yield warn("paused", f"queue {q.name} is paused{since}{by}{why}", f"duly queues resume {q.name}")
+
+
+def _blackouts(f: Facts) -> Iterator[Finding]:
+    if not f.blackouts:
+        yield ok("blackouts", "none holds now")
+    for b in f.blackouts:
+        if b.problem:
+            detail = f"{b.name} cannot be read, and holds {b.scope} until it is mended: {b.problem}"
+            yield fail("blackouts", detail, f"duly blackouts set {b.name} …, or duly blackouts remove {b.name}")
+        else:
+            until = f"until {b.until:%Y-%m-%d %H:%M:%S}Z" if b.until else "without an end in sight"
+            yield ok("blackouts", f"{b.name} holds {b.scope} {until}")
 
 
 def _ready(f: Facts) -> int:
@@ -388,10 +413,11 @@ def _unserved(f: Facts) -> Iterator[Finding]:
 
 
 def _backlog(f: Facts) -> Finding:
-    held = {q.name for q in f.paused}
+    held = {q.name for q in f.paused} | {b.scope.removeprefix("queue:") for b in f.blackouts}
+    everything = any(b.scope == "all" for b in f.blackouts)
     oldest: dict[str, datetime] = {}
     for w in f.waiting:
-        if w.queue not in held:
+        if w.queue not in held and not everything:
             oldest[w.queue] = min(w.oldest, oldest.get(w.queue, w.oldest))
     old = {q: (f.now - at).total_seconds() for q, at in oldest.items() if f.now - at > timedelta(seconds=BACKLOG)}
     if old and (f.gate is None or f.gate.online):
