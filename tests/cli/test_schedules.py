@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -142,13 +143,12 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(on: Run, app: Duly) -> N
     assert on("schedules", "resume", "s", "--json").json["state"] == "active"
 
 
-def test_a_tick_and_a_sync_can_be_done_by_hand(on: Run, app: Duly, tmp_path: Path) -> None:
+def test_a_tick_and_a_sync_can_be_done_by_hand(on: Run, app: Duly, write: Callable[[str], str]) -> None:
     assert on("schedules", "tick").out == "0 fired, 0 skipped, 0 missed, 0 deferred; 0 schedules broken.\n"
     assert on("schedules", "tick", "--json").json["fired"] == 0
-    module = tmp_path / "planned.py"
-    module.write_text(
+    name = write(
         "from duly import Duly\nfrom duly.kernel.recurrence import Every\n"
-        f"app = Duly({app.settings.database_url!r})\n@app.task\ndef t() -> None: ...\napp.schedule('s', Every('1h'), t)\n"
+        "app = Duly()\n@app.task\ndef t() -> None: ...\napp.schedule('s', Every('1h'), t)\n"
     )
-    assert on("schedules", "sync", "--app", str(module), "--json").json == {"s": "created"}
-    assert on("schedules", "sync", "--app", str(module)).out.splitlines()[1].split() == ["s", "unchanged"]
+    assert on("schedules", "sync", "--app", name, "--json").json == {"s": "created"}
+    assert on("schedules", "sync", "--app", name).out.splitlines()[1].split() == ["s", "unchanged"]
