@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from alerts.hands import MakeWorld, World
+from contract.hands import wait_until
 from duly.monitoring.alerts import readings
 from duly.monitoring.alerts.alert import Reading
 from duly.monitoring.alerts.beside import AlertMetrics, Beside
@@ -34,9 +35,11 @@ class FakeWorker:
 
 
 @contextmanager
-def answering(world: World, worker: FakeWorker | None = None, keep: float = 0.0) -> Iterator[Monitor]:
+def answering(
+    world: World, worker: FakeWorker | None = None, keep: float = 0.0, wait: float = 60.0
+) -> Iterator[Monitor]:
     metrics = Metrics(worker or FakeWorker())
-    beside = Beside(world.app.alerts, "beside", keep)
+    beside = Beside(world.app.alerts, "beside", keep, wait)
     metrics.registry.register(AlertMetrics(beside))
     monitor = serve(0, metrics, beside)
     try:
@@ -122,11 +125,10 @@ def test_a_rule_that_cannot_be_judged_degrades_health(world: World, monkeypatch:
 
 
 def test_a_database_that_hangs_hangs_no_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duly.monitoring.alerts.beside.WAIT", 0.1)
     close_the_gate_for_long(world)
     free = threading.Event()
-    with answering(world) as monitor:
-        health(monitor)
+    with answering(world, wait=0.5) as monitor:
+        wait_until(lambda: health(monitor)[0] == 200)
         seen, real = [], world.app.alerts.seen
 
         def hangs(by: str) -> Any:
@@ -173,7 +175,7 @@ def test_the_gauges_tell_alerts_values_and_who_judges(world: World) -> None:
     world.worker(state="unready")
     world.judge()
     metrics = Metrics()
-    metrics.registry.register(AlertMetrics(Beside(world.app.alerts, "beside")))
+    metrics.registry.register(AlertMetrics(Beside(world.app.alerts, "beside", wait=60)))
     world.app.alerts.ack(world.only("gate_offline").id)
     world.clock.advance(timedelta(seconds=20))
     found = {

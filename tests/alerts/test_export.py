@@ -50,7 +50,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             return Standing(1, 1, 0, 0, None, None, 1.0, (Backlog("a:b", 1, 1),))
 
     outbox = OutboxMetrics([Box()])
-    metrics.registry.register(AlertMetrics(Beside(app.alerts, "x")))
+    metrics.registry.register(AlertMetrics(Beside(app.alerts, "x", wait=60)))
     metrics.registry.register(outbox)
     for name, facts in (
         ("jobs_settled", {"jobs": [("q", "t", "succeed", 1.0)]}), ("jobs_claimed", {"lags": [("q", "t", 1.0)]}),

@@ -6,17 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from contract.hands import wait_until
-from duly import Duly
+from duly import DatabaseUnavailable, Duly
 
 PROGRAM = """
-from duly import Duly
+from duly import DatabaseUnavailable, Duly
 app = Duly()
 
 @app.task("X")
@@ -63,6 +65,22 @@ def app(db_url: str) -> Iterator[Duly]:
     app.close()
 
 
+def stop(process: subprocess.Popen[bytes], app: Duly) -> None:
+    """Stop a process while it writes nothing: on SQLite the others could not write either, and that is another story."""
+    probe = Duly(app.settings.database_url, busy_timeout=0.5)
+    try:
+        for _ in range(100):
+            process.send_signal(signal.SIGSTOP)
+            try:
+                probe.db.write(lambda c: c.execute(text("UPDATE system_state SET value = value")))
+                return
+            except DatabaseUnavailable:
+                process.send_signal(signal.SIGCONT)
+    finally:
+        probe.close()
+    raise AssertionError("it always writes")
+
+
 def names(app: Duly) -> set[str]:
     return {w["name"] for w in app.db.read(lambda c: app.engine.reader.live_workers(c, 5.0))}
 
@@ -76,7 +94,7 @@ def test_a_stopped_worker_is_told_by_another_one_and_cleared_when_it_goes_on(app
     hung = start("worker", "program.py", "--name", "hung", "--queue", "default")
     start("worker", "program.py", "--name", "well", "--queue", "other")
     wait_until(lambda: names(app) == {"hung", "well"})
-    hung.send_signal(signal.SIGSTOP)
+    stop(hung, app)
     wait_until(lambda: "hung" in raised(app), 60)
     assert set(raised(app)) == {"hung"}
     judged = app.alerts.standing().judged
@@ -90,7 +108,48 @@ def test_a_stopped_worker_is_told_by_another_one_and_cleared_when_it_goes_on(app
 def test_a_stopped_worker_is_told_by_a_command_from_outside(app: Duly, start: Start) -> None:
     hung = start("worker", "program.py", "--name", "hung")
     wait_until(lambda: names(app) == {"hung"})
-    hung.send_signal(signal.SIGSTOP)
-    assert start("alerts", "check").wait(30) == 0
+    stop(hung, app)
     wait_until(lambda: start("alerts", "check").wait(30) == 1, 60)
     assert set(raised(app)) == {"hung"}
+
+
+def test_a_process_that_is_stopped_while_it_judges_keeps_nobody_from_judging(
+    pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the row of the watch. The others pass it by, and the server ends its transaction."""
+    monkeypatch.setattr("duly.monitoring.alerts.store.STANDS_STILL", 1)
+    hangs = Duly(pg_url)
+    others = Duly(pg_url)
+    hangs.alerts.judge("hangs")
+    inside, free = threading.Event(), threading.Event()
+    store = hangs.alerts.store
+    real = store.take_turn
+
+    def stopped(*args: Any) -> bool:
+        out = real(*args)
+        inside.set()
+        free.wait(60)
+        return out
+
+    monkeypatch.setattr(store, "take_turn", stopped)
+    told: list[BaseException] = []
+
+    def judge() -> None:
+        try:
+            hangs.alerts.judge("hangs")
+        except DatabaseUnavailable as error:
+            told.append(error)
+
+    thread = threading.Thread(target=judge)
+    thread.start()
+    assert inside.wait(30)
+    assert others.alerts.judge("duty", 0.001) is None  # the duty of another worker waits for nothing
+    assert others.alerts.judge("asked") is not None  # who is asked waits until the server has ended it
+    free.set()
+    thread.join(30)
+    assert told
+    judged = others.alerts.standing().judged
+    assert judged is not None
+    assert judged.by == "asked"
+    hangs.close()
+    others.close()

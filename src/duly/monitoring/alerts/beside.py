@@ -29,8 +29,8 @@ STALE = 60.0
 class Beside:
     """The last look, renewed when it is asked for."""
 
-    def __init__(self, alerts: Alerts, by: str, keep: float = KEEP) -> None:
-        self._alerts, self._by, self._keep = alerts, by, keep
+    def __init__(self, alerts: Alerts, by: str, keep: float = KEEP, wait: float = WAIT) -> None:
+        self._alerts, self._by, self._keep, self._wait = alerts, by, keep, wait
         self._lock = threading.Lock()
         self._looking: threading.Thread | None = None
         self._seen: Standing | None = None
@@ -42,7 +42,7 @@ class Beside:
         """What was seen last, without a look."""
         return self._seen
 
-    def ask(self, wait: float = WAIT) -> tuple[Standing | None, str]:
+    def ask(self) -> tuple[Standing | None, str]:
         """(what was seen, why that is not good): a look now if the last one is old. Without a problem the second is empty."""
         with self._lock:
             looking = self._looking
@@ -51,7 +51,7 @@ class Beside:
                 self._looking = looking
                 looking.start()
         if looking is not None:
-            looking.join(wait)
+            looking.join(self._wait)
         if self._problem:
             return self._seen, self._problem
         if time.monotonic() - self._seen_at > STALE:

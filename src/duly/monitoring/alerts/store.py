@@ -3,6 +3,10 @@
 A judgement is one transaction. It begins with a guarded statement on the one row of ``alert_watch``: whoever moves its instant on
 goes on, everybody else has nothing to do. The lock of that row makes judgements one after the other, and facts that are older
 than those of the last judgement (of a process that was stopped in the middle) are refused. So two never raise the same alert.
+
+A process that hangs in the middle of its own judgement must not keep the others from theirs, for it is just what they should see. On
+PostgreSQL they pass the locked row by, and the server ends a judgement that stands still after ``STANDS_STILL``. On SQLite a process
+that is stopped while it writes keeps everybody from writing, here as everywhere; the others are not ready then, and say so.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from duly.audit.store import record
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
@@ -24,6 +28,8 @@ from duly.storage.database import Database
 
 _NAMES = [f.name for f in fields(Alert)]
 _COLUMNS = [alerts.c[name] for name in _NAMES]
+#: Seconds after which the server ends a judgement whose process does not go on (PostgreSQL).
+STANDS_STILL = 10
 #: The longest text that is kept of an alert.
 LONGEST = 2_000
 
@@ -62,6 +68,10 @@ class Moved:
 
 #: Makes the jobs that tell people, in the transaction of the move. Returns the ids of alerts that people are told of.
 Notice = Callable[[Connection, Sequence[Moved], datetime], Iterable[int]]
+
+
+class Busy(Exception):
+    """Somebody is judging at this very moment."""
 
 
 class AlertStore:
@@ -110,7 +120,16 @@ class AlertStore:
     # ------------------------------------------------------------------ judging
 
     def take_turn(self, connection: Connection, facts: Facts, by: str, every: float) -> bool:
-        """Move the last judgement on to these facts. False when somebody judged less than ``every`` seconds before them, or later."""
+        """Move the last judgement on to these facts. False when somebody judged less than ``every`` seconds before them, or later.
+
+        Raises Busy when somebody is at it (PostgreSQL).
+        """
+        if not self.db.is_sqlite:
+            limit = f"SELECT set_config('idle_in_transaction_session_timeout', '{STANDS_STILL}s', true)"
+            connection.execute(text(limit))
+            free = select(alert_watch.c.id).with_for_update(skip_locked=True)
+            if connection.execute(free).first() is None and connection.execute(select(alert_watch.c.id)).first():
+                raise Busy
         values = {"judged_at": facts.now, "judged_by": by, "readings": _readings(facts)}
         before = facts.now - timedelta(seconds=every)
         earlier = alert_watch.c.judged_at <= before if every > 0 else alert_watch.c.judged_at < facts.now

@@ -7,6 +7,7 @@ what is stuck is judged by something else than itself (T000-o).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,15 +16,17 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from duly.jobs.engine import Engine
-from duly.kernel.errors import DulyError, InvalidArgument, brief
+from duly.kernel.errors import DatabaseUnavailable, DulyError, InvalidArgument, brief
 from duly.monitoring.alerts import readings
 from duly.monitoring.alerts.alert import Alert, Facts, Rule, Severity, State
 from duly.monitoring.alerts.notices import Notices
 from duly.monitoring.alerts.rules import rules_of
-from duly.monitoring.alerts.store import AlertFilter, AlertStore, Judged, Moved
+from duly.monitoring.alerts.store import STANDS_STILL, AlertFilter, AlertStore, Busy, Judged, Moved
 
 #: A look happened this long ago at most before a process that is only asked looks itself, in intervals.
 LATE = 2.0
+#: Seconds between tries of somebody who waits for his turn.
+PAUSE = 0.25
 T = TypeVar("T")
 #: Cleared alerts past their retention are looked for this often, in seconds.
 PRUNE_EVERY = 3600.0
@@ -102,7 +105,7 @@ class Alerts:
 
             return self.store.apply(connection, self.rules, facts, by, every, notice if notices.wanted else None)
 
-        moved = self._write(act)
+        moved = self._in_turn(act, patient=every <= 0)
         if moved is None:
             return None
         self._tell(facts, moved, notices.withheld, problem)
@@ -110,6 +113,19 @@ class Alerts:
             self.db.bells.ring()
         self._prune(facts.now)
         return moved
+
+    def _in_turn(self, act: Callable[[Connection], list[Moved] | None], patient: bool) -> list[Moved] | None:
+        """Do it when nobody else is at it. Who is asked to judge now is patient; who only has the duty leaves it to the other."""
+        tries = int((STANDS_STILL + 5) / PAUSE) if patient else 1
+        for left in reversed(range(tries)):
+            try:
+                return self._write(act)
+            except Busy:
+                if left:
+                    time.sleep(PAUSE)
+        if patient:
+            raise DatabaseUnavailable("another process has been judging alerts for too long, and nobody else can.")
+        return None
 
     def duty(self, by: str) -> None:
         """What a worker does every few seconds: judge when it is time, whoever of all workers comes first."""
