@@ -8,7 +8,7 @@
     assert_enqueued(app, send_email, input={"to": "a@b.c"}, queue="mail")
     drain(app)                          # runs what is ready now and returns
     clock.advance(timedelta(minutes=5))
-    drain(app)                          # runs what became due meanwhile
+    drain(app)                          # runs what became due meanwhile, occurrences of schedules included
 
 ``drain`` is a worker that is moved by hand: the same claims, codec, settlements and fences, one job after the other and
 without threads that act by themselves. ``sandbox`` gives an application that is defined in a module another database and
@@ -107,7 +107,8 @@ def sandbox(
 
     ``database_url``: an SQLite file, or a PostgreSQL database that was migrated; without one, a new SQLite file that goes
     with the block. ``clock``: a ManualClock; without one, the machine's. ``settings``: as for ``Duly``; those that are not
-    named keep the app's values. One sandbox of an app at a time: it is the app itself that is moved.
+    named keep the app's values. Schedules that the app declares are written there, and count from that moment. One sandbox of an
+    app at a time: it is the app itself that is moved.
     """
     with contextlib.ExitStack() as stack:
         if database_url is None:
@@ -120,6 +121,7 @@ def sandbox(
         engine.tasks = app.engine.tasks
         app.settings, app.db, app.engine, app._checked = there, db, engine, False
         try:
+            app.schedules.sync()
             yield app
         finally:
             app.settings, app.db, app.engine, app._checked = before
@@ -131,6 +133,7 @@ def sandbox(
 def drain(app: Duly, *, queues: Iterable[str] | None = None, limit: int | None = None) -> Tally:
     """Run jobs one after the other until none is ready, and say what was done.
 
+    First what schedules have due is decided, as by a scheduler that looks now; those that the app declares are written before.
     Due jobs are made ready, leases that lapsed are rescued, gates, pauses and limits are obeyed. Nothing is waited for:
     neither a future job nor a rate that frees later. Jobs that the handlers enqueue are run too.
 
@@ -150,7 +153,7 @@ async def adrain(app: Duly, *, queues: Iterable[str] | None = None, limit: int |
     if isinstance(queues, str):
         queues = [queues]
     names = list(queues) if queues is not None else ["default", *sorted(_queues(app) - {"default"})]
-    await app.db.arun(app.open)
+    await app.db.arun(_decide, app)
     hand = _Hand(app, names)
     try:
         await hand.rescue()
@@ -166,6 +169,13 @@ async def adrain(app: Duly, *, queues: Iterable[str] | None = None, limit: int |
     finally:
         await hand.put_down()
     return hand.tally
+
+
+def _decide(app: Duly) -> None:
+    """Write the schedules that the app declares, and decide what is due."""
+    app.open()
+    app.schedules.sync()
+    app.schedules._made().tick()
 
 
 def _queues(app: Duly) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from contract.hands import AT_ONCE, NOON, Hand, rows
-from duly import Context, DatabaseUnavailable, Duly, InvalidArgument, Status, UsageError
+from duly import Context, Daily, DatabaseUnavailable, Duly, Every, InvalidArgument, Job, Status, UsageError
 from duly.testing import ManualClock, adrain, assert_enqueued, drain, enqueued
 
 # --- ManualClock -------------------------------------------------------------------------------------------------------
@@ -47,6 +47,35 @@ def test_a_clock_that_cannot_be_meant_is_refused() -> None:
 
 
 # --- drain -------------------------------------------------------------------------------------------------------------
+
+
+def test_drain_decides_what_schedules_have_due_and_runs_it(app: Duly, clock: ManualClock) -> None:
+    ran: list[str] = []
+
+    @app.task("report")
+    def report(job: Job) -> None:
+        ran.append((job.meta or {})["due_at"])
+
+    app.schedule("nightly", Daily("02:30", tz="UTC"), report, catch_up="all")
+    assert drain(app).claimed == 0  # it is written, and counts from now on
+    clock.advance(timedelta(days=2))
+    assert drain(app).succeeded == 2
+    assert drain(app).claimed == 0
+    assert [text[8:16] for text in ran] == ["03T02:30", "04T02:30"]
+
+
+def test_adrain_does_the_same_on_an_event_loop(app: Duly, clock: ManualClock) -> None:
+    @app.task("report")
+    async def report() -> None: ...
+
+    app.schedule("hourly", Every("1h"), report)
+
+    async def a_test() -> int:
+        await adrain(app)
+        clock.advance(timedelta(hours=1))
+        return (await adrain(app)).succeeded
+
+    assert asyncio.run(a_test()) == 1
 
 
 def test_drain_runs_what_is_ready_and_what_that_makes_ready_one_after_the_other(app: Duly) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from duly import Duly, InvalidArgument
+from duly import Duly, Every, InvalidArgument
 from duly.testing import ManualClock, assert_enqueued, drain, sandbox
 
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -66,3 +66,22 @@ def test_a_sandbox_on_postgresql(app: Duly, pg_url: str) -> None:
     with sandbox(app, pg_url, clock=ManualClock(NOON)):
         assert note.enqueue("there").job.created_at == NOON
         assert drain(app).succeeded == 1
+
+
+def test_what_code_declares_counts_from_the_beginning_of_a_sandbox(app: Duly) -> None:
+    ran: list[int] = []
+
+    @app.task
+    def count() -> None:
+        ran.append(1)
+
+    app.schedule("hourly", Every("1h"), count)
+    clock = ManualClock(NOON)
+    with sandbox(app, clock=clock):
+        clock.advance(timedelta(hours=1))
+        assert drain(app).succeeded == 1
+        clock.advance(timedelta(minutes=59))
+        assert drain(app).claimed == 0
+    with sandbox(app, clock=clock):
+        assert drain(app).claimed == 0  # another database: it counts from now on
+    assert len(ran) == 1
