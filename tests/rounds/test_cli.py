@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,12 @@ def test_a_tick_in_which_a_group_failed_ends_with_1(run: Run, group: str, db_url
 
 
 def test_an_application_lends_its_own_rounds(run: Run, group: str, tmp_path: Path) -> None:
-    (tmp_path / "rounds_app.py").write_text(
-        "from duly import Duly\nfrom duly.rounds import Rounds\napp = Duly(rounds_cooldown=0)\nrounds = Rounds(app, draw=lambda: 0.99)\nrounds.schedule()\n"
+    name = f"rounds_{uuid.uuid4().hex}.py"
+    (tmp_path / name).write_text(
+        "from duly import Duly\nfrom duly.rounds import Rounds\napp = Duly(rounds_cooldown=0)\n"
+        "rounds = Rounds(app, draw=lambda: 0.99)\nrounds.schedule()\n"
     )
-    ok(run("tick", "plan", "--app", "rounds_app.py"))
+    ok(run("tick", "plan", "--app", name))
     assert run("list", "--json").json[0]["prompt_id"] == 2
 
 

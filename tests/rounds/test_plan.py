@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from datetime import date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from duly.rounds.group import read_channels, read_cooldown, read_drop_time, show
 from duly.rounds.plan import (
     COOLDOWN,
     DATE_TAKEN,
+    HOUR_PASSED,
     INACTIVE,
     LIVE,
     LOST,
@@ -151,6 +153,23 @@ def test_a_round_is_for_the_date_and_the_time_of_the_groups_own_clock(
     assert isinstance(decision, Planned)
     assert (decision.scheduled_for, decision.planned_at) == (date.fromisoformat(on), utc(planned_at))
     assert decision.due_at == max(utc(planned_at), utc(now))  # T000-e
+
+
+@pytest.mark.parametrize(
+    ("closed_at", "now", "decision"),
+    [
+        ("2026-05-31 18:00", "2026-06-01 20:00", Planned),
+        ("2026-05-31 20:00:01", "2026-06-01 20:00:01", Left(HOUR_PASSED, utc("2026-06-02 00:00"))),
+        ("2026-05-31 20:00:01", "2026-06-02 00:00", Planned),
+    ],
+)
+def test_a_group_that_is_free_long_after_its_hour_waits_for_the_next_date(
+    closed_at: str, now: str, decision: Any
+) -> None:
+    # T000-f: opened now, it would be as late again two days later, and so on for ever
+    found = plan_round(facts(rounds=(closed("2026-05-30", closed_at),)), utc(now), 0.0)
+    assert found == decision if isinstance(decision, Left) else isinstance(found, decision)
+    assert isinstance(plan_round(facts(), utc(now), 0.0), Planned)  # a first round comes at once
 
 
 # --- Choosing a prompt -------------------------------------------------------------------------------------------------
@@ -371,7 +390,7 @@ def test_the_outlook_is_what_the_ticks_then_do(zone: str, drop: str, now: dateti
     assert following.at >= opened.close_at + cooldown * HOUR
     at = full_hour(opened.close_at + cooldown * HOUR)
     while isinstance(again := plan_round(after, at, 0.0), Left):
-        assert again.reason == DATE_TAKEN
+        assert again.reason in (DATE_TAKEN, HOUR_PASSED)
         at += HOUR
     assert (following.at, following.scheduled_for) == (again.due_at, again.scheduled_for)
 
@@ -423,7 +442,7 @@ def test_a_year_of_days_has_a_round_for_each_day_and_none_opens_twice(zone: str,
             facts(zone=zone, drop_time=drop, cooldown=timedelta(0), rounds=past[:8]), now, numbers.random()
         )
         if isinstance(planned, Left):
-            assert planned.reason in (COOLDOWN, DATE_TAKEN)
+            assert planned.reason in (COOLDOWN, DATE_TAKEN, HOUR_PASSED)
             now += HOUR
             continue
         at = planned.due_at + timedelta(minutes=numbers.randint(0, 5))
@@ -477,3 +496,9 @@ def test_the_key_of_a_lock_is_the_same_for_ever() -> None:
     assert lock_key("rounds", 42) != lock_key("rounds", 43) != lock_key("other", 43)
     assert all(-(2**63) <= lock_key("rounds", n) < 2**63 for n in range(1000))
     assert timedelta(seconds=86_400) == OPEN_FOR
+
+
+def test_the_diagram_of_a_round_in_the_docs_is_its_lifecycle() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "lifecycle.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{LIFECYCLE.mermaid()}\n```" in text
+    assert all(f"| {m.source or '(none)'} | `{m.event}` | {m.target} |" in text for m in LIFECYCLE.moves)

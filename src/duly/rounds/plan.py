@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 
 from duly.kernel.localtime import TICK, instant_on, local_date
 from duly.rounds.group import read_drop_time
@@ -19,9 +19,13 @@ NO_REPEAT = 7
 #: The planning tick runs at the full hour (R000-3). Only the outlook (``upcoming``) counts on it.
 PLAN_EVERY = timedelta(hours=1)
 
+#: A group that is free again later than this after its local time waits for the next date, so that it keeps its hour.
+LATE = timedelta(hours=2)
+
 #: Why a group or a round was left as it is.
 NO_ELIGIBLE_PROMPT = "NO_ELIGIBLE_PROMPT"
 INACTIVE, LIVE, COOLDOWN, DATE_TAKEN, NOT_DUE = "inactive", "live", "cooldown", "date_taken", "not_due"
+HOUR_PASSED = "hour_passed"
 #: Somebody else has the group's lock, or was there first.
 LOCKED, LOST = "locked", "lost"
 
@@ -70,11 +74,12 @@ class Left:
     until: datetime | None = None
 
 
-def plan_round(facts: GroupFacts, now: datetime, draw: float) -> Planned | Left:
+def plan_round(facts: GroupFacts, now: datetime, draw: float, late: timedelta = LATE) -> Planned | Left:
     """The next round of a group, or why there is none (R000-4 to R000-9, T000-a, T000-b).
 
-    ``draw``: a number from 0 until before 1, by which the prompt is chosen. Raises InvalidArgument for a zone or a local time that
-    cannot be read (T000-n).
+    ``draw``: a number from 0 until before 1, by which the prompt is chosen. ``late``: how long after its local time a group may be free
+    again and still have a round on that date. A first round comes at once, whatever the hour. Raises InvalidArgument for a zone or a
+    local time that cannot be read (T000-n).
     """
     latest = facts.rounds[0] if facts.rounds else None
     if not facts.is_active:
@@ -89,6 +94,9 @@ def plan_round(facts: GroupFacts, now: datetime, draw: float) -> Planned | Left:
     planned_at = instant_on(today, read_drop_time(facts.drop_time), facts.zone)
     if any(past.scheduled_for == today for past in facts.rounds):
         return Left(DATE_TAKEN)
+    if latest is not None and now - planned_at > late:
+        # Opened now, it would be as late again after the next day of waiting, and the next: an outage would move the hour for good.
+        return Left(HOUR_PASSED, next_date(today, facts.zone))
     prompt = choose(facts.prompts, [past.prompt_id for past in facts.rounds], draw)
     if prompt is None:
         return Left(NO_ELIGIBLE_PROMPT)
@@ -176,10 +184,10 @@ class Upcoming:
     reason: str = ""
 
 
-def upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None = None) -> Upcoming:
+def upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None = None, late: timedelta = LATE) -> Upcoming:
     """When the next round of a group opens, if nothing is changed and the ticks come in time.
 
-    ``due_at``: of the round that is scheduled, if there is one. A round that is only foreseen is planned at the full hour after its
+    ``due_at``: of the round that is scheduled, if there is one; ``late`` as in ``plan_round``. A round that is only foreseen is planned at the full hour after its
     group is free, which decides its date. Raises InvalidArgument as ``plan_round``.
     """
     latest = facts.rounds[0] if facts.rounds else None
@@ -193,12 +201,18 @@ def upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None = None) -
     at = full_hour(now)
     if latest is not None and latest.close_at is not None:
         at = full_hour(max(now, latest.close_at + facts.cooldown))
-    taken = {past.scheduled_for for past in facts.rounds}
-    while local_date(at, facts.zone) in taken:
-        at += PLAN_EVERY
-    today = local_date(at, facts.zone)
-    opens = instant_on(today, read_drop_time(facts.drop_time), facts.zone)
-    return Upcoming(facts.id, max(opens, at), today)
+    taken, drop_time = {past.scheduled_for for past in facts.rounds}, read_drop_time(facts.drop_time)
+    while True:
+        today = local_date(at, facts.zone)
+        opens = instant_on(today, drop_time, facts.zone)
+        if today not in taken and (latest is None or at - opens <= late):
+            return Upcoming(facts.id, max(opens, at), today)
+        at = full_hour(next_date(today, facts.zone))
+
+
+def next_date(day: date, zone: str) -> datetime:
+    """The instant at which the date behind ``day`` begins in a zone."""
+    return instant_on(day + timedelta(days=1), time(), zone)
 
 
 def full_hour(instant: datetime) -> datetime:

@@ -115,8 +115,9 @@ class Records:
         told = {name: value for name, value in changes.items() if getattr(was, name) != value}
         if not told:
             return was
-        if {"cooldown"} & set(told) and was.plan_at is not None:
-            told["plan_at"] = self._free_from(connection, ident, changes["cooldown"], default_cooldown) or was.plan_at
+        if {"cooldown", "zone", "drop_time"} & set(told) and was.plan_at is not None:
+            cooldown = told.get("cooldown", was.cooldown)
+            told["plan_at"] = self._free_from(connection, ident, cooldown, default_cooldown) or was.plan_at
         try:
             with connection.begin_nested():
                 values = {**told, "updated_at": now, "updated_by": actor}

@@ -32,7 +32,7 @@ from duly.rounds.group import (
     shown_drop_time,
 )
 from duly.rounds.notify import EMAIL_SEND, QUEUE, Notices, Telling
-from duly.rounds.plan import GroupFacts, Upcoming, upcoming
+from duly.rounds.plan import LATE, GroupFacts, Upcoming, upcoming
 from duly.rounds.records import Archive, Records
 from duly.rounds.round import Comment, Round, Status, Submission, Vote
 from duly.rounds.store import Tick, TickStore
@@ -214,7 +214,8 @@ class Rounds:
             r = rounds_table.c
             query = select(r.group_id, r.due_at).where(r.group_id.in_(idents), r.status == "scheduled")
             due = {row.group_id: row.due_at for row in c.execute(query)}
-            return [_upcoming(known[ident][1], at, due.get(ident)) for ident in idents if ident in known]
+            late = max(LATE, timedelta(seconds=s.rounds_late_open_limit))
+            return [_upcoming(known[ident][1], at, due.get(ident), late) for ident in idents if ident in known]
 
         return self._read(ask)
 
@@ -476,9 +477,9 @@ def _status(value: Status | str) -> Status:
         raise InvalidArgument("status", f"is {value!r}.", f"Use one of {', '.join(Status)}.") from None
 
 
-def _upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None) -> Upcoming:
+def _upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None, late: timedelta) -> Upcoming:
     try:
-        return upcoming(facts, now, due_at)
+        return upcoming(facts, now, due_at, late)
     except InvalidArgument as error:
         return Upcoming(facts.id, None, reason=str(error))
 

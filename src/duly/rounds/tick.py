@@ -26,6 +26,7 @@ from duly.kernel.localtime import in_utc
 from duly.rounds.notify import Notices
 from duly.rounds.plan import (
     COOLDOWN,
+    LATE,
     LIVE,
     LOCKED,
     LOST,
@@ -210,11 +211,12 @@ class Ticks:
             list[int](),
         )
         s = self.settings
+        late = max(LATE, timedelta(seconds=s.rounds_late_open_limit))
         known = self.store.groups(connection, [due.ident for due in dues], s.rounds_drop_time, s.rounds_cooldown)
         for due in dues:
             tenant, facts = known[due.ident]
             try:
-                decision = plan_round(facts, now, self.draw())
+                decision = plan_round(facts, now, self.draw(), late)
             except Exception as error:  # a zone or a time written by hand (T000-n)
                 batch.failed[due.ident] = _problem(error)
                 continue
@@ -224,7 +226,7 @@ class Ticks:
             batch.leave(decision.reason, due.ident)
             if decision.reason == LIVE:
                 live.append(due.ident)
-            elif decision.reason == COOLDOWN and decision.until is not None:
+            elif decision.until is not None:
                 later[due.ident] = decision.until
         made = self.store.add_rounds(connection, planned, now)
         self.store.plan_later(connection, later)

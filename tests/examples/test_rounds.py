@@ -1,0 +1,34 @@
+"""The rounds example does what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).parents[2] / "examples" / "rounds" / "run.py"
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, RUN, *arguments], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_rounds_example_lives_through_the_day_on_which_clocks_change() -> None:
+    # B012: 24 hours also when the day has 23
+    said = run()
+    assert "Paris     open at Sat 18:00 CET" in said
+    assert "Paris     closed at Sun 19:00 CEST" in said
+    assert "Paris     open at Mon 18:00 CEST" in said
+    # a group that was made in the evening begins in the evening, and then has its own hour
+    assert "New York  open at Fri 20:00 EDT" in said
+    assert "New York  open at Mon 08:30 EDT" in said
+    assert "8 rounds, 24 notices, 4 late submissions refused" in said
+    assert "(0 groups failed)" in said
+
+
+def test_the_rounds_example_can_begin_on_another_day_in_another_database(pg_url: str) -> None:
+    said = run("--date", "2026-04-04", "--days", "2", "--database-url", pg_url)
+    assert "Lord Howe open at" in said
+    assert "next: Kathmandu" in said
