@@ -105,9 +105,9 @@ def test_rules_are_listed_with_their_thresholds(run: Run, monkeypatch: pytest.Mo
     assert "jobs_idle" in run("alerts", "rules").out
 
 
-def test_a_rule_that_does_not_exist_cannot_be_turned_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_does_not_exist_cannot_be_turned_off(on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DULY_ALERTS_OFF", "nonsense")
-    said = run("alerts", "check")
+    said = on("alerts", "check")
     assert said.code == 2
     assert "nonsense" in said.err
 
