@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contract.hands import Hand, Later, actions, attempts, rows, run_sql, wait_until
-from duly import INJECT, Backoff, Context, Duly, Job, Status
+from duly import INJECT, Backoff, Context, Duly, Job, Status, Window
 from duly.integrations.celery.executor import UNKNOWN_TASK_WAIT, Executor
 from duly.jobs.handover import HOLDER
 from duly.jobs.settle import Claimed
@@ -144,18 +144,22 @@ def test_a_late_word_changes_nothing(bench: Bench, meanwhile: Callable[[Bench, C
     assert [facts["reason"] for facts in bench.facts("handover_lost")] == [reason]
 
 
-@pytest.mark.parametrize("held_by", ["gate", "pause"])
+@pytest.mark.parametrize("held_by", ["gate", "pause", "blackout"])
 def test_what_is_held_meanwhile_does_not_begin_and_goes_back(bench: Bench, held_by: str) -> None:  # R003-8
     job = bench.handed()
     if held_by == "gate":
         bench.app.gate.offline()
-    else:
+    elif held_by == "pause":
         bench.app.queues.pause("default")
+    else:
+        bench.app.calendars.set(Window(tz="UTC", name="quiet", scope="queue:default"))
     assert bench.execute(job) == "not run: held"
     found = bench.app.jobs.get(job.id)
     assert (found.status, found.attempts, bench.begun) == (Status.QUEUED, 0, [])
     bench.app.gate.online()
     bench.app.queues.resume("default")
+    if held_by == "blackout":
+        bench.app.calendars.remove("quiet")
     again = bench.holder.one()
     assert (bench.execute(again), bench.app.jobs.get(job.id).attempts) == ("succeed", 1)
 

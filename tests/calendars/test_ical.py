@@ -1,0 +1,163 @@
+"""Calendar files become windows with dates, and a mistake in one is named with its line and event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from duly import InvalidArgument, Window
+from duly.calendars.ical import MOST_BYTES, Reading, read_ical
+from duly.kernel.windows import Calendar
+
+pytest.importorskip("icalendar")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def file(*events: str, head: str = "") -> str:
+    return "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", *([head] if head else []), *events, "END:VCALENDAR", ""])
+
+
+def event(*lines: str, uid: str = "1") -> str:
+    return "\r\n".join(["BEGIN:VEVENT", f"UID:{uid}", *lines, "END:VEVENT"])
+
+
+def read(*events: str, tz: str | None = "Europe/Rome", head: str = "", **more: object) -> Reading:
+    return read_ical(file(*events, head=head), "cal", tz=tz, start=START, file="cal.ics", **more)  # type: ignore[arg-type]
+
+
+def refused(text: str | bytes, **more: object) -> str:
+    with pytest.raises(InvalidArgument) as error:
+        read_ical(text, "cal", start=START, file="cal.ics", **{"tz": "Europe/Rome", **more})  # type: ignore[arg-type]
+    return str(error.value)
+
+
+NIGHT = ("DTSTART;TZID=Europe/Rome:20260304T220000", "DTEND;TZID=Europe/Rome:20260305T070000")
+
+
+def test_a_night_keeps_its_zone_and_a_series_its_dates_without_its_exceptions() -> None:
+    found = read(
+        event(*NIGHT, "RRULE:FREQ=WEEKLY;COUNT=4", "EXDATE;TZID=Europe/Rome:20260311T220000"), scope="queue:mail"
+    )
+    assert found.windows == (
+        Window(dates=["2026-03-04", "2026-03-18", "2026-03-25"], start="22:00", end="07:00", tz="Europe/Rome", name="cal", scope="queue:mail"),
+    )  # fmt: skip
+    assert (found.events, found.occurrences, found.left_out) == (1, 3, ())
+
+
+def test_a_series_keeps_its_local_time_when_clocks_change() -> None:  # T002-d
+    [window] = read(event(*NIGHT, "RRULE:FREQ=WEEKLY;COUNT=5")).windows
+    assert window.covers(datetime(2026, 3, 25, 21, tzinfo=UTC)) and not window.covers(
+        datetime(2026, 3, 25, 20, 59, tzinfo=UTC)
+    )
+    assert window.covers(datetime(2026, 4, 1, 20, tzinfo=UTC)) and not window.covers(
+        datetime(2026, 4, 1, 19, 59, tzinfo=UTC)
+    )
+
+
+def test_whole_days_are_whole_days_of_the_zone_that_is_given() -> None:
+    found = read(
+        event("DTSTART;VALUE=DATE:20260304", "DTEND;VALUE=DATE:20260306"), event("DTSTART;VALUE=DATE:20260601", uid="2")
+    )
+    assert found.windows == (Window(dates=[("2026-03-04", "2026-03-05"), "2026-06-01"], tz="Europe/Rome", name="cal"),)
+
+
+def test_an_event_over_days_is_one_silence() -> None:
+    found = read(event("DTSTART:20260306T180000", "DTEND:20260309T060000"))
+    assert [w.name for w in found.windows] == ["cal", "cal-2", "cal-3"]
+    [stretch] = Calendar(found.windows).spans(START, START + timedelta(days=200))
+    assert (stretch.start, stretch.end) == (datetime(2026, 3, 6, 17, tzinfo=UTC), datetime(2026, 3, 9, 5, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("uid", [3, 4])
+def test_of_an_event_of_years_the_days_within_the_horizon_are_held(uid: int) -> None:
+    long = (
+        event("DTSTART;VALUE=DATE:19900101", "DTEND;VALUE=DATE:20600101")
+        if uid == 3
+        else event("DTSTART:19900101T000000Z", "DTEND:20600101T000000Z")
+    )
+    found = read(long, tz="UTC")
+    calendar = Calendar(found.windows)
+    assert (
+        calendar.covers(START)
+        and calendar.covers(START + timedelta(days=399))
+        and not calendar.covers(START + timedelta(days=410))
+    )
+
+
+def test_a_moved_and_a_cancelled_occurrence_are_as_the_file_says() -> None:
+    moved = event(
+        "RECURRENCE-ID;TZID=Europe/Rome:20260311T220000",
+        "DTSTART;TZID=Europe/Rome:20260312T220000",
+        "DTEND;TZID=Europe/Rome:20260313T070000",
+    )
+    gone = event(
+        "RECURRENCE-ID;TZID=Europe/Rome:20260318T220000",
+        "DTSTART;TZID=Europe/Rome:20260318T220000",
+        "DTEND;TZID=Europe/Rome:20260319T070000",
+        "STATUS:CANCELLED",
+    )
+    found = read(event(*NIGHT, "RRULE:FREQ=WEEKLY;COUNT=3"), moved, gone)
+    assert found.windows[0].to_json()["dates"] == ["2026-03-04", "2026-03-12"]
+    assert found.left_out == ("cal.ics, line 3, event '1' is cancelled.",)
+
+
+def test_what_has_no_length_holds_nothing_and_is_told() -> None:
+    found = read(event("DTSTART:20260309T060000Z", "SUMMARY:call the bank"))
+    assert (found.windows, found.left_out) == ((), ("cal.ics, line 3, event 'call the bank' has no length.",))
+
+
+def test_zones_are_kept_translated_and_asked_for() -> None:
+    utc = event("DTSTART:20260309T060000Z", "DURATION:PT1H")
+    windows = event("DTSTART;TZID=W. Europe Standard Time:20260310T060000", "DURATION:PT1H", uid="2")
+    floating = event("DTSTART:20260311T060000", "DURATION:PT1H", uid="3")
+    assert {w.tz for w in read(utc, windows, floating).windows} == {"UTC", "Europe/Berlin", "Europe/Rome"}
+    assert read(floating, tz=None, head="X-WR-TIMEZONE:Asia/Tokyo").windows[0].tz == "Asia/Tokyo"
+    assert "tz: is missing: cal.ics, line 3, event '3'" in refused(file(floating), tz=None)
+    assert "'Mars/X', which is no IANA time zone" in refused(
+        file(event("DTSTART;TZID=Mars/X:20260311T060000", "DURATION:PT1H"))
+    )
+
+
+def test_the_horizon_is_the_callers() -> None:
+    daily = event("DTSTART;VALUE=DATE:20200101", "RRULE:FREQ=DAILY")
+    assert read(daily, end=START + timedelta(days=10)).occurrences in (10, 11)
+    assert "ten years" in refused(file(daily), end=START + timedelta(days=4000))
+    assert "ten years" in refused(file(daily), end=START)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "cal.ics, line 1: is 'hello'"),
+        ("", "cal.ics: holds no calendar"),
+        (file(event(*NIGHT)).replace("UID:1", "UID 1"), "cal.ics, line 4: is 'UID 1'"),
+        (file(event(*NIGHT)).replace("END:VEVENT\r\n", ""), "ends 'VCALENDAR', which has not begun"),
+        (file(event(*NIGHT)).replace("END:VCALENDAR\r\n", ""), "cal.ics, line 1: begins VCALENDAR, which does not end"),
+        ("BEGIN:VCARD\nEND:VCARD\n", "Give a calendar file"),
+        (file(event("DTSTART:20261304T220000", "SUMMARY:quiet")), "cal.ics, line 3, event 'quiet': has DTSTART that cannot be read"),
+        (file(event("SUMMARY:quiet")), "event 'quiet': has no DTSTART"),
+        (file(event(*NIGHT, "RRULE:FREQ=SECONDLY")), "has FREQ=SECONDLY"),
+        (file(event(*NIGHT, "RRULE:FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30")), "never happens"),
+        (b"BEGIN:VCALENDAR\r\nX:\xff\r\nEND:VCALENDAR", "cal.ics, line 2: is not UTF-8"),
+        ("X" * (MOST_BYTES + 1), "at most 2,097,152 are read"),
+        ("BEGIN:VCALENDAR\n" + "BEGIN:X\n" * 20, "nested more than ten deep"),
+        (file(*[event(*NIGHT, uid=str(n)) for n in range(5001)]), "more than 5000 events"),
+        (file(*[event(*NIGHT, "RRULE:FREQ=DAILY", uid=str(n)) for n in range(501)]), "more than 500 recurring events"),
+    ],
+    ids=range(15),
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line_and_event(text: str | bytes, said: str) -> None:
+    assert said in refused(text)
+
+
+def test_what_a_file_unfolds_into_is_bounded() -> None:
+    daily = [event(f"DTSTART:20260101T{n:02}0000Z", "DURATION:PT1H", "RRULE:FREQ=DAILY", uid=str(n)) for n in range(24)]
+    assert "unfolds into more than 10000" in refused(file(*daily), end=START + timedelta(days=500))
+    hours = [event(f"DTSTART:20260101T{n // 60:02}{n % 60:02}00Z", "DURATION:PT7M", uid=str(n)) for n in range(201)]
+    assert "201 different times of day" in refused(file(*hours))
+
+
+def test_folded_lines_and_a_mark_at_the_beginning_are_read() -> None:
+    text = "\ufeff" + file(event(*NIGHT, "SUMMARY:a very\r\n  long word")).replace("DTSTART", "DT\r\n START")
+    assert len(read_ical(text.encode(), "cal", start=START).windows) == 1

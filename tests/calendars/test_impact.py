@@ -1,0 +1,88 @@
+"""What would a window hold? Counted, and nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from contract.hands import NOON, rows
+from duly import Daily, Duly, InvalidArgument, Window
+from duly.jobs.impact import impact
+from duly.jobs.store import FAR
+
+Send = Callable[..., list[int]]
+HOUR = timedelta(hours=1)
+#: From 13:00 to 15:00 each day; NOON is Monday at 12:00 UTC.
+LUNCH = Window(start="13:00", end="15:00", tz="UTC", scope="queue:mail")
+
+
+def test_jobs_whose_moment_falls_into_the_window_are_counted_by_queue(app: Duly, send: Send) -> None:
+    send(1, queue="mail")  # ready: it starts before the window begins
+    held = [send(1, queue="mail", run_at=NOON + n * HOUR)[0] for n in (1, 2, 25)]
+    for n in (0.5, 3, 27):  # 13:00 is in, 15:00 is not
+        send(1, queue="mail", run_at=NOON + n * HOUR)
+    send(1, queue="web", run_at=NOON + HOUR)
+    found = app.calendars.impact(LUNCH)
+    assert (found.start, found.end, len(found.stretches)) == (NOON, NOON + timedelta(days=7), 7)
+    [queue] = found.queues
+    assert (queue.queue, queue.count, [j.id for j in queue.first]) == ("mail", 3, held)
+    assert [j.at for j in queue.first] == [NOON + n * HOUR for n in (1, 2, 25)]
+    assert len(app.calendars.impact(Window(start="13:00", end="15:00", tz="UTC")).queues) == 2
+    assert app.calendars.all() == {} and rows(app, "SELECT count(*) FROM audit_log WHERE entity = 'blackout'") == [(0,)]
+
+
+def test_ready_jobs_are_held_by_a_window_that_holds_now(app: Duly, send: Send) -> None:
+    ready = send(7, queue="mail")
+    found = app.calendars.impact(Window(start="11:00", end="13:00", tz="UTC", scope="queue:mail"))
+    assert (found.queues[0].count, [j.id for j in found.queues[0].first]) == (7, ready[:5])
+    assert {j.at for j in found.queues[0].first} == {NOON}
+
+
+def test_a_window_of_another_scope_holds_no_job_of_a_queue(app: Duly, send: Send) -> None:
+    send(1, queue="mail", run_at=NOON + HOUR)
+    for scope in ("channel:mail", "schedule:mail", "queue:other"):
+        assert app.calendars.impact(Window(tz="UTC", scope=scope)).queues == ()
+
+
+def test_a_parent_that_waits_for_its_children_is_not_counted(app: Duly, send: Send) -> None:
+    send(1, queue="mail", run_at=FAR)  # as such a parent is kept
+    assert app.calendars.impact(Window(tz="UTC")).queues == ()
+
+
+def test_occurrences_of_schedules_come_from_whoever_knows_them(app: Duly) -> None:
+    app.open()
+    asked = []
+
+    def planned(start, end):  # type: ignore[no-untyped-def]
+        asked.append((start, end))
+        yield "lunch", {"schedule:lunch", "queue:mail"}, iter([start, start + HOUR])
+        yield "other", {"schedule:other", "queue:web"}, iter([start])
+
+    found = impact(app.db, LUNCH, NOON, NOON + timedelta(days=2), planned)
+    assert asked == [(NOON + n * HOUR, NOON + (n + 2) * HOUR) for n in (1, 25)]
+    [schedule] = found.schedules
+    assert (schedule.schedule, schedule.count, schedule.first[0]) == ("lunch", 4, NOON + HOUR)
+    everything = impact(app.db, Window(start="13:00", end="15:00", tz="UTC"), NOON, None, planned)
+    assert [s.schedule for s in everything.schedules] == ["lunch", "other"]
+
+
+def test_the_schedules_of_an_application_are_asked(app: Duly) -> None:
+    @app.task("X", queue="mail")
+    def x() -> None: ...
+
+    app.schedule("lunch", Daily("14:00", tz="UTC"), x)
+    app.schedules.sync()
+    [schedule] = app.calendars.impact(LUNCH).schedules
+    assert (schedule.schedule, schedule.count, schedule.first[0]) == ("lunch", 7, NOON + 2 * HOUR)
+    app.schedules.pause("lunch")
+    assert app.calendars.impact(LUNCH).schedules == ()
+
+
+@pytest.mark.parametrize("end", [NOON, NOON - HOUR, NOON + timedelta(days=401)])
+def test_a_time_that_cannot_be_looked_at_is_refused(app: Duly, end: object) -> None:
+    with pytest.raises(InvalidArgument):
+        app.calendars.impact(LUNCH, NOON, end)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        app.calendars.impact(LUNCH, NOON.replace(tzinfo=None))
