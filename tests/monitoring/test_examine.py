@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text, update
 
-from duly import Duly
+from duly import Daily, Duly, Every
 from duly.audit import read as trail
 from duly.audit.seal import Sealer
 from duly.jobs import survey
@@ -16,6 +17,7 @@ from duly.jobs.read import JobFilter
 from duly.jobs.worker import Worker
 from duly.monitoring.examine import examine, wake_facts
 from duly.monitoring.health import Grade, judge
+from duly.schedules import tables
 from duly.storage import migrate
 from duly.testing import ManualClock, drain
 
@@ -154,3 +156,27 @@ def test_looking_makes_no_file(tmp_path: Path) -> None:
     assert facts.file is not None
     assert not facts.file.exists
     assert list(tmp_path.iterdir()) == []
+
+
+def test_broken_and_overdue_schedules_are_found(app: Duly, clock: ManualClock) -> None:
+    if not app.db.is_sqlite:
+        clock.set(datetime.now(UTC))  # the doctor asks the server for the time
+    for name, recurrence in (("nightly", Daily("02:30", tz="UTC")), ("hourly", Every("1h"))):
+        app.schedules.set(app.schedules.spec(name, recurrence, "SEND"))
+    schedules = examine(app.engine).schedules
+    assert schedules is not None
+    assert (schedules.count, schedules.paused, schedules.broken, schedules.overdue) == (2, 0, (), ())
+    assert schedules.next is not None
+    assert schedules.next[0] == "hourly" or schedules.next[1].hour == 2
+    app.schedules.pause("nightly")
+    with app.db.engine.begin() as connection:
+        connection.execute(text("UPDATE schedules SET catch_up = 'some' WHERE name = 'nightly'"))
+        early = app.db.clock.now() - timedelta(minutes=5)
+        connection.execute(update(tables.schedules).values(look_at=early))
+    found = examine(app.engine).schedules
+    assert found is not None
+    assert [name for name, _ in found.overdue] == ["hourly", "nightly"]
+    app.scheduler().tick()
+    said = troubles(app)["schedules"]
+    assert said.startswith("nightly could not be planned for ")
+    assert "catch_up: is 'some'" in said

@@ -19,6 +19,7 @@ from duly.monitoring.health import (
     Grade,
     LiveWorker,
     PausedQueue,
+    ScheduleFacts,
     WakeFacts,
     judge,
     worst,
@@ -58,6 +59,13 @@ def test_a_healthy_system_has_no_finding_but_ok() -> None:
     assert found(file=FILE, wake=None, skew=None) == {}
 
 
+def test_schedules_in_order_are_counted_and_the_next_one_is_named() -> None:
+    facts = replace(FINE, schedules=ScheduleFacts(3, 1, ("nightly", NOW + timedelta(hours=5))))
+    assert found(schedules=facts.schedules) == {}
+    assert [f.detail for f in judge(facts) if f.check == "schedules"] == ["3, 1 paused; next is nightly in 5 hours"]
+    assert not [f for f in judge(replace(FINE, schedules=ScheduleFacts(0, 0, None))) if f.check == "schedules"]
+
+
 @pytest.mark.parametrize(
     ("changes", "check", "grade", "says"),
     [
@@ -95,6 +103,18 @@ def test_a_healthy_system_has_no_finding_but_ok() -> None:
         ({"waiting": [waiting(minutes=6)]}, "backlog", "warn", "default (6 min)"),
         ({"lapsed": Lapsed(2, ago(minutes=4))}, "leases", "fail", "leases of 2 jobs have lapsed, the first 4 min ago"),
         ({"tail": Tail(7, ago(minutes=10))}, "audit trail", "warn", "7 rows are not sealed"),
+        (
+            {"schedules": ScheduleFacts(2, 0, None, [("nightly", "recurrence.tz is 'X'", ago(hours=3))])},
+            "schedules",
+            "fail",
+            "nightly could not be planned for 3 hours: recurrence.tz is 'X'",
+        ),
+        (
+            {"schedules": ScheduleFacts(2, 0, None, (), [("nightly", ago(hours=2)), ("hourly", ago(hours=1))])},
+            "schedules",
+            "fail",
+            "nobody has looked at nightly and 1 more since 2 hours ago",
+        ),
     ],
 )
 def test_what_is_wrong_is_found_and_graded(changes: dict[str, Any], check: str, grade: str, says: str) -> None:

@@ -35,8 +35,10 @@ from duly.monitoring.health import (
     HeldScope,
     LiveWorker,
     PausedQueue,
+    ScheduleFacts,
     WakeFacts,
 )
+from duly.schedules.read import standing
 from duly.storage import migrate
 from duly.storage.database import Database
 from duly.storage.types import Instant
@@ -60,6 +62,7 @@ def examine(engine: Engine) -> Facts:
         found |= db.read(lambda c: _work(engine, c))
         if found["revision"] == migrate.HEAD:
             found["alerts"] = alert_facts(engine)
+            found["schedules"] = db.read(lambda c: schedule_facts(c, found["now"]))
         if not db.is_sqlite:
             found["wake"] = wake_facts(db)
     except DulyError as error:
@@ -245,6 +248,18 @@ def alert_facts(engine: Engine) -> AlertFacts:
         [(a.id, a.detail, a.severity is Severity.CRITICAL, a.acked_by) for a in raised.values()],
         beyond,
         list(facts.unknown.items()),
+    )
+
+
+def schedule_facts(connection: Connection, now: datetime) -> ScheduleFacts:
+    """How schedules stand. A scheduler looks within some seconds, so after a minute nobody does."""
+    found = standing(connection, now - timedelta(seconds=60))
+    return ScheduleFacts(
+        found.count,
+        found.paused,
+        (found.next.name, found.next.at) if found.next else None,
+        found.broken,
+        found.overdue,
     )
 
 

@@ -130,6 +130,20 @@ class HeldScope:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleFacts:
+    """How schedules stand."""
+
+    count: int
+    paused: int
+    #: (name, when) of the next planned instant of all.
+    next: tuple[str, datetime] | None
+    #: (name, why, since when) of those that cannot be planned.
+    broken: Sequence[tuple[str, str, datetime]] = ()
+    #: (name, since when) of those that nobody looks at.
+    overdue: Sequence[tuple[str, datetime]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorker:
     """A worker as it last said it was."""
 
@@ -168,6 +182,7 @@ class Facts:
     lapsed: Lapsed | None = None
     tail: Tail | None = None
     alerts: AlertFacts | None = None
+    schedules: ScheduleFacts | None = None
     #: Anything else worth keeping for the JSON form.
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -325,6 +340,8 @@ def _work(f: Facts) -> Iterator[Finding]:
         yield _backlog(f)
     if f.lapsed is not None:
         yield _leases(f.lapsed, f.now)
+    if f.schedules is not None and f.schedules.count:
+        yield from _schedules(f.schedules, f.now)
     if f.tail is not None:
         yield _tail(f)
     if f.alerts is not None:
@@ -432,6 +449,21 @@ def _leases(x: Lapsed, now: datetime) -> Finding:
     age = f", the first {_span((now - x.oldest).total_seconds())} ago" if x.oldest else ""
     detail = f"the leases of {_jobs(x.count)} have lapsed{age}, and nobody has rescued them"
     return fail("leases", detail, "start a worker: any worker rescues them")
+
+
+def _schedules(x: ScheduleFacts, now: datetime) -> Iterator[Finding]:
+    for name, problem, since in x.broken:
+        detail = f"{name} could not be planned for {_span((now - since).total_seconds())}: {problem}"
+        yield fail("schedules", detail, f"duly schedules set {name} …, or duly schedules remove {name}")
+    if x.overdue:
+        name, since = x.overdue[0]
+        more = f" and {len(x.overdue) - 1} more" if len(x.overdue) > 1 else ""
+        detail = f"nobody has looked at {name}{more} since {_span((now - since).total_seconds())} ago, when it was due"
+        yield fail("schedules", detail, "start a worker: each one looks at the schedules")
+    if not x.broken and not x.overdue:
+        paused = f", {x.paused} paused" if x.paused else ""
+        following = f"; next is {x.next[0]} in {_span((x.next[1] - now).total_seconds())}" if x.next else ""
+        yield ok("schedules", f"{x.count}{paused}{following}")
 
 
 def _tail(f: Facts) -> Finding:

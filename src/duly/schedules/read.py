@@ -51,7 +51,7 @@ def standing(connection: Connection, late: datetime) -> Standing:
         select(s.name, s.next_at, cast(s.recurrence, Text)).where(*active).order_by(s.next_at, s.name).limit(1)
     ).first()
     broken = select(s.name, s.error, s.error_at).where(there, s.error.is_not(None)).order_by(s.error_at).limit(NAMED)
-    overdue = select(s.name, s.look_at).where(s.look_at < late).order_by(s.look_at).limit(NAMED)
+    overdue = select(s.name, s.look_at).where(s.look_at < late).order_by(s.look_at, s.name).limit(NAMED)
     return Standing(
         count,
         paused,
