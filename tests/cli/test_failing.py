@@ -71,6 +71,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("args", "names"), WRONG, ids=[" ".join(a)[:50] for a, _ in WRONG])
 def test_wrong_usage_ends_with_2_and_names_what_is_wrong(run: Run, args: list[str], names: str) -> None:
+    run("migrate")
     said = run(*args)
     assert said.code == 2, said
     assert names in said.err

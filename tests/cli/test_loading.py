@@ -46,11 +46,11 @@ def test_several_applications_in_a_module_are_named_in_the_error(run: Run, write
     said = run("worker", name, "--until-idle")
     assert said.code == 2
     assert f"{name}:one or {name}:two" in said.err
-    assert run("jobs", "list", "--app", f"{name}:two").code == 0
+    assert run("migrate", "--app", f"{name}:two").code == 0
 
 
 def test_one_application_under_two_names_is_one(run: Run, write: Callable[[str], str]) -> None:
-    assert run("jobs", "list", "--app", write("from duly import Duly\napp = Duly()\nagain = app\n")).code == 0
+    assert run("migrate", "--app", write("from duly import Duly\napp = Duly()\nagain = app\n")).code == 0
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_a_database_that_the_application_does_not_use_is_refused(run: Run, write
     name = write(f"from duly import Duly\napp = Duly('sqlite:///mine.db')\n{SHOP.split('app = Duly()')[1]}")
     said = run("jobs", "list", "--app", name, "--database-url", "sqlite:///other.db")
     assert (said.code, "names sqlite:///mine.db itself" in said.err) == (2, True)
-    assert run("jobs", "list", "--app", name, "--database-url", "sqlite:///./mine.db").code == 0
+    assert run("migrate", "--app", name, "--database-url", "sqlite:///./mine.db").code == 0
 
 
 def test_the_variable_is_as_before_when_a_command_has_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     monkeypatch.setenv("DULY_DATABASE_URL", "sqlite:///before.db")
-    assert run("jobs", "list", "--database-url", "sqlite:///other.db").code == 0
+    assert run("migrate", "--database-url", "sqlite:///other.db").code == 0
     assert os.environ["DULY_DATABASE_URL"] == "sqlite:///before.db"
 
 

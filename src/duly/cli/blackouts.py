@@ -70,7 +70,7 @@ def set_(name: str, disabled: bool, reason: str, **said: Any) -> None:
 
     An end at or before the start is on the next day. Running jobs go on; new ones are accepted and wait.
     """
-    _tell(state().open().calendars.set(_made(name, said), reason, actor(), enabled=not disabled))
+    _tell(state().open(make=True).calendars.set(_made(name, said), reason, actor(), enabled=not disabled))
 
 
 @blackouts.command("list")
@@ -172,7 +172,7 @@ def import_(
     from duly.calendars.ical import MOST_BYTES, read_ical
 
     asked = state()
-    app = asked.open()
+    app = asked.open(make=not dry_run)
     with file.open("rb") as opened:
         data = opened.read(MOST_BYTES + 1)
     found = read_ical(data, name, scope=scope, tz=tz, start=start or app.engine.clock.now(), end=end, file=file.name)

@@ -46,9 +46,17 @@ class State:
         click.get_current_context().call_on_close(found.close)
         return found
 
-    def open(self) -> Duly:
-        """The application with its database checked (an embedded one is made if it is not there)."""
+    def open(self, make: bool = False) -> Duly:
+        """The application with its database checked. ``make``: an embedded one is made if it is not there.
+
+        Who looks, or acts on what is there, makes none: a wrong path is told and leaves nothing behind. Raises
+        SchemaMissing then.
+        """
         app = self.duly()
+        if not make:
+            from duly.storage.migrate import require
+
+            require(app.db)
         app.open()
         return app
 

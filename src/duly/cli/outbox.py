@@ -53,8 +53,13 @@ def _table(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _box(table: str | None = None, target: str | None = None, relays: bool = False) -> Outbox:
-    """The outbox that a command is about. ``relays``: one without transports will not do. Raises InvalidArgument."""
+def _box(
+    table: str | None = None, target: str | None = None, relays: bool = False, looks: bool = True
+) -> Outbox:  # fmt: skip
+    """The outbox that a command is about. ``relays``: one without transports will not do. ``looks``: its database is asked.
+
+    Raises InvalidArgument, and SchemaMissing where Duly's own database is not there.
+    """
     from duly.kernel.errors import InvalidArgument
     from duly.outbox.box import Outbox
 
@@ -74,6 +79,10 @@ def _box(table: str | None = None, target: str | None = None, relays: bool = Fal
         )
     else:
         found = Outbox(asked.duly())
+    if found.app is not None and looks and not relays:
+        from duly.storage.migrate import require
+
+        require(found.db)
     click.get_current_context().call_on_close(found.close)
     if found.app is not None:
         click.get_current_context().call_on_close(found.app.db.close)
@@ -534,7 +543,7 @@ def sql(dialect: str | None, table: str | None) -> None:
 
     For databases that are not Duly's own and that are migrated by hand; in Duly's, `duly migrate` makes it.
     """
-    text = _box(table).sql(dialect)
+    text = _box(table, looks=False).sql(dialect)
     show.as_json({"sql": text}) if state().json else click.echo(text, nl=False)
 
 

@@ -144,7 +144,7 @@ def pause(name: str, reason: str) -> None:
 
     Running jobs go on; new ones are accepted and wait.
     """
-    _tell(state().open().queues.pause(name, reason, actor()))
+    _tell(state().open(make=True).queues.pause(name, reason, actor()))
 
 
 @queues.command()
@@ -198,7 +198,7 @@ def limit(
         raise click.UsageError(
             "Nothing to change: give --limit, --key-limit, --rate, --fair or one of their opposites."
         )
-    _tell(state().open().queues.set(name, actor=actor(), **changes))
+    _tell(state().open(make=True).queues.set(name, actor=actor(), **changes))
 
 
 # ---------------------------------------------------------------------- the gate
@@ -215,7 +215,7 @@ def gate(position: str | None, reason: str) -> None:
     from duly.monitoring.examine import gate_facts
 
     asked = state()
-    app = asked.open()
+    app = asked.open(make=position is not None)
     if position == "online":
         app.gate.online(reason, actor())
     elif position == "offline":
@@ -244,7 +244,7 @@ def why(job: int, tenant: str | None) -> None:
     Every condition in order, met or not, and what to do about it.
     """
     asked = state()
-    app = asked.duly()
+    app = asked.open()
     checks = app.why(job, tenant)
     if asked.json:
         show.as_json(checks)

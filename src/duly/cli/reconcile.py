@@ -83,7 +83,7 @@ def reconcile(
         raise click.UsageError("Give a --file or a --query with the expected artefacts.")
     if on is not None and query is None:
         raise click.UsageError("--on goes with --query.")
-    app: Any = state().open()
+    app: Any = state().open(make=not dry_run)
     wanted = work.Wanted(task, queue, tenant)
     bad: list[dict[str, Any]] = []
     shape = work.Shape(key, dict(inputs))

@@ -28,11 +28,11 @@ def rounds() -> None:
     """Rounds of groups: plan, open and close them; look at them; take part."""
 
 
-def _rounds() -> Rounds:
-    """The rounds of the application; of a bare one on the database where none is named."""
+def _rounds(make: bool = False) -> Rounds:
+    """The rounds of the application; of a bare one on the database where none is named. ``make``: as in ``State.open``."""
     from duly.rounds.rounds import Rounds
 
-    return Rounds.of(state().open())
+    return Rounds.of(state().open(make))
 
 
 class _Named(click.ParamType):  # type: ignore[type-arg]
@@ -266,7 +266,7 @@ def add_group(
 ) -> None:  # fmt: skip
     """Make a group."""
     _tell(
-        _rounds().groups.add(
+        _rounds(make=True).groups.add(
             name, zone, drop_time=drop_time, cooldown=cooldown, is_active=not inactive, notifications=not quiet, tenant=tenant,
             actor=actor(),
         )

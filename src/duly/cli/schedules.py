@@ -274,7 +274,7 @@ def set_(name: str, task: str, input_: str, tenant: str | None, dry_run: bool, *
         raise InvalidArgument("input", "is no JSON object.", """Give an object such as '{"to": "a@b.c"}'.""")
     recurrence = _recurrence(when)
     asked = state()
-    app = asked.open()
+    app = asked.open(make=not dry_run)
     options = {n: v for n, v in (*given.items(), ("tenant", tenant)) if v is not None}
     spec = app.schedules.spec(name, recurrence, task, arguments, **options)
     if dry_run:

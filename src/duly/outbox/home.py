@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
-from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, MetaData, Pool, Table, exc, inspect, text
@@ -117,7 +116,7 @@ class Home:
         )
 
     def _identity(self) -> frozenset[Hashable] | None:
-        if self.db.is_sqlite and not Path(self.db.url.database or "").exists():
+        if not self.db.is_there:
             return None  # asking would make it
         try:
             return self.db.read(identity)
@@ -135,7 +134,7 @@ class Home:
             there = inspect(connection)
             return there.has_table(self.table.name, schema=self.table.schema), there.has_table(VERSION_TABLE)
 
-        found, audited = self.db.read(look)
+        found, audited = self.db.read(look) if self.db.is_there else (False, False)  # a look would make the file
         if not found:
             raise SchemaMissing(
                 f"there is no table {self.table.fullname} in {self.db.shown_url}. "

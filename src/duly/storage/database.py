@@ -112,6 +112,14 @@ class Database:
         return self.name == "sqlite"
 
     @property
+    def is_there(self) -> bool:
+        """Is there a file? One that is not there, and one that is empty, would be made by opening it. True where there are no files."""
+        if not self.is_sqlite or self.memory:
+            return True
+        file = Path(self.url.database or "").expanduser()
+        return file.exists() and file.stat().st_size > 0
+
+    @property
     def shown_url(self) -> str:
         """The URL without its password, for people."""
         return shown(self.url)

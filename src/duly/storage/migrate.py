@@ -116,6 +116,16 @@ def upgrade(url: str) -> None:
         db.close()
 
 
+def require(db: Database) -> None:
+    """Raise SchemaMissing where Duly's tables are not there at all; make and migrate nothing."""
+    if db.is_sqlite and not db.is_there:
+        raise SchemaMissing(
+            f"there is no database at {db.shown_url}. Name another one, or make it with `duly migrate`."
+        )
+    if not db.memory and db.read(current) is None:
+        raise SchemaMissing(f"the tables of Duly are not in {db.shown_url}. Run `duly migrate` first.")
+
+
 def ensure(db: Database) -> None:
     """Check the schema; on an embedded database, make or upgrade it."""
     if db.is_sqlite and not db.read(lambda c: (current(c) or "") >= HEAD):
