@@ -6,7 +6,9 @@ stderr, as JSON lines when that is no terminal. Neither needs the other.
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from duly.app import Duly
     from duly.jobs.loops import Loop
     from duly.jobs.worker import Tally, Worker
+    from duly.kernel.events import Event
     from duly.monitoring.http import Monitor
 
 
@@ -111,6 +114,8 @@ def _run(
 
         log = stream = Stream(log, sys.stderr, settings.grace)
     removers = [duly.listen(log)]
+    if posts:
+        removers.append(duly.listen(posts.hear))
     monitor = _monitor(duly, made, metrics_port, removers, posts)
     if not asked.json:
         _banner(duly, made, monitor, until_idle, posts)
@@ -119,7 +124,7 @@ def _run(
         if posts and not until_idle:
             posts.start()
         tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
-        while posts and until_idle and posts.empty():
+        while posts and until_idle and not posts.asked and posts.empty():
             # what was sent may have made jobs, and jobs may publish
             tally = _sum(tally, duly.worker(lanes, concurrency=concurrency).run(until_idle=True))
     finally:
@@ -141,6 +146,9 @@ class Relays:
         box = sys.modules.get("duly.outbox.box")  # whoever has an outbox has imported it
         self.boxes: list[Any] = box.made_here() if box is not None else []
         self._running: list[tuple[Any, Loop]] = []
+        self._handlers: dict[signal.Signals, Any] = {}
+        #: They were told to end.
+        self.asked = False
 
     def __bool__(self) -> bool:
         return bool(self.boxes)
@@ -154,6 +162,11 @@ class Relays:
         """Start them. One that fails, because its database is away, is started again."""
         from duly.jobs.loops import Loop
 
+        if threading.current_thread() is threading.main_thread():
+            # while the worker lives it catches signals; when it has ended they come here
+            self._handlers = {
+                number: signal.signal(number, lambda *_: self.ask()) for number in (signal.SIGTERM, signal.SIGINT)
+            }
         for box in self.boxes:
             relay = box.relay()
             loop = Loop("outbox-relay", relay.run, relay.emitter)
@@ -169,12 +182,26 @@ class Relays:
         """Relay until nothing is due. Was anything sent?"""
         return bool(sum(box.relay().run(until_idle=True).sent for box in self.boxes))
 
-    def stop(self) -> None:
+    def hear(self, event: Event) -> None:
+        """A signal that the worker was given is one for the relays too."""
+        if event.name == "signal":
+            self.ask()
+
+    def ask(self) -> None:
+        """Have them begin to end. The second time they do not wait for what is being sent."""
+        self.asked = True
         for relay, loop in self._running:
             loop.stop()
             relay.stop()
+
+    def stop(self) -> None:
+        """Wait for their end."""
+        if not self.asked:
+            self.ask()
         for relay, loop in self._running:
             loop.join(relay.options.grace + 10)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
 
 def _sum(one: Tally, other: Tally) -> Tally:

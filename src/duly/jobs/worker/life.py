@@ -128,9 +128,17 @@ class Worker(Settling):
             )
             self.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
             loop.add_signal_handler(number, caught, number)
-        return lambda: [loop.remove_signal_handler(n) for n in (signal.SIGTERM, signal.SIGINT)]
+
+        def restore() -> None:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                if handler is not None:  # None: not Python's to set
+                    signal.signal(number, handler)
+
+        return restore
 
     async def _drain(self) -> None:
         """Stop claiming, let running jobs finish for ``grace``, cancel them, give back what is left."""
