@@ -158,6 +158,25 @@ def test_a_private_address_is_not_posted_to_and_no_address_is_told(
         assert address not in told
 
 
+def test_an_error_of_a_connection_that_names_a_host_is_not_passed_on(
+    app: Duly, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from duly.outbox.transports.webhook import WebhookTransport
+
+    def breaks(*_: Any) -> None:
+        raise OSError("hooks.example.org has no address")
+
+    monkeypatch.setattr(WebhookTransport, "send", breaks)
+    rounds = Rounds(app)
+    ready(rounds, "a")
+    rounds.members.add("a", "ada", webhook="https://hooks.example.org/x", channels=["webhook"])
+    open_one(rounds, clock)
+    drain(app)
+    (job,) = enqueued(app)
+    assert "the endpoint of member 1 does not answer: OSError" in str(job.error)
+    assert "example.org" not in str(job.error)
+
+
 def test_no_address_stands_in_an_event_a_trail_or_a_job_that_tells(
     rounds: Rounds, app: Duly, clock: ManualClock, ear: Ear
 ) -> None:

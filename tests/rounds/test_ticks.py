@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from duly import Duly
 from duly.kernel.errors import InvalidArgument
 from duly.rounds import Rounds, Status
+from duly.rounds.store import _ANY, _DUE, TickStore
 from duly.rounds.tick import BATCH
 from duly.storage.locks import lock_key
 from duly.testing import ManualClock, drain, enqueued
@@ -201,8 +202,6 @@ def test_after_an_outage_members_still_get_their_24_hours(rounds: Rounds, clock:
 
 
 def test_a_naive_instant_is_refused(rounds: Rounds) -> None:
-    from datetime import datetime
-
     with pytest.raises(InvalidArgument, match="without a time zone"):
         rounds.plan(datetime(2026, 6, 1))
 
@@ -415,6 +414,45 @@ def test_a_changed_zone_never_touches_an_open_round(rounds: Rounds, clock: Manua
     assert rounds.close().done == 1
 
 
+def test_a_changed_time_leaves_what_is_closed_as_it_was(rounds: Rounds, clock: ManualClock) -> None:
+    # R000-21
+    ready(rounds, "a", cooldown=0)
+    rounds.plan()
+    clock.set(utc("2026-06-01 18:00"))
+    rounds.open()
+    clock.advance(DAY)
+    rounds.close()
+    rounds.plan()
+    waiting, closed = rounds.list("a")
+    rounds.groups.set("a", drop_time="20:00", zone="Europe/Paris")
+    assert rounds.get(closed.id) == closed
+    assert rounds.get(waiting.id).drop_time == "20:00"
+
+
+def test_a_round_that_was_put_off_while_it_was_looked_at_does_not_open(
+    rounds: Rounds, app: Duly, clock: ManualClock, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # T000-l: the change is guarded by what it starts from
+    ready(rounds, "a", members=1)
+    rounds.plan()
+    clock.set(utc("2026-06-01 18:00"))
+    look = TickStore.rounds
+
+    def put_off(self: TickStore, connection: Any, idents: Any) -> Any:
+        found = look(self, connection, idents)
+        later = "due_at + 1000000" if app.db.is_sqlite else "due_at + interval '1 second'"
+        connection.exec_driver_sql(f"UPDATE rounds SET due_at = {later}")
+        return found
+
+    monkeypatch.setattr(TickStore, "rounds", put_off)
+    assert counts(rounds.open()) == (0, 1, 0)
+    assert ear.named("rounds_left")[-1]["reason"] == "lost"
+    monkeypatch.undo()
+    clock.advance(1)
+    assert counts(rounds.open()) == (1, 0, 0)
+    assert len(enqueued(app)) == 1
+
+
 def test_a_changed_cooldown_counts_at_once(rounds: Rounds, clock: ManualClock) -> None:
     # T000-c
     ready(rounds, "a")
@@ -480,6 +518,31 @@ def test_a_round_that_somebody_else_made_meanwhile_is_no_error(rounds: Rounds, a
     assert counts(rounds.plan()) == (0, 0, 0)
     assert len(rounds.list()) == 2
     assert other.plan_at is not None
+
+
+@pytest.mark.parametrize("status", ["scheduled", "closed"])
+def test_a_second_creation_at_the_same_moment_ends_with_one_round_and_no_error(
+    rounds: Rounds, app: Duly, clock: ManualClock, ear: Ear, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    # R000-2, R000-6: somebody who asks for no lock, between the look and the write
+    group, other = ready(rounds, "a"), ready(rounds, "b")
+    look = TickStore.groups
+
+    def meanwhile(self: TickStore, connection: Any, *args: Any) -> Any:
+        found = look(self, connection, *args)
+        ended = "created_at, created_at, created_at, created_at" if status == "closed" else "NULL, NULL, NULL, NULL"
+        connection.exec_driver_sql(
+            "INSERT INTO rounds (tenant, group_id, scheduled_for, status, zone, drop_time, planned_at, created_at, open_at, close_at, opened_at, "
+            f"closed_at) SELECT tenant, id, '2026-06-01', '{status}', zone, '18:00', created_at, created_at, {ended} FROM groups WHERE id = {group.id}"
+        )
+        return found
+
+    monkeypatch.setattr(TickStore, "groups", meanwhile)
+    assert counts(rounds.plan()) == (1, 1, 0)
+    assert ear.named("rounds_left")[-1] == {"kind": "plan", "reason": "lost", "count": 1, "groups": [group.id]}
+    assert ear.named("round_failed") == []
+    monkeypatch.undo()
+    assert [r.group_id for r in rounds.list()] == [other.id, group.id]
 
 
 # --- Isolation ---------------------------------------------------------------------------------------------------------
@@ -548,7 +611,7 @@ def test_what_fails_once_is_tried_again_in_the_same_pass(rounds: Rounds, app: Du
     # R000-18: bounded
     ready(rounds, "a")
     failures = iter([True, True, False])
-    original = rounds._ticks().store.__class__.add_rounds
+    original = TickStore.add_rounds
     asked = []
 
     def add(self: Any, *args: Any) -> Any:
@@ -556,8 +619,6 @@ def test_what_fails_once_is_tried_again_in_the_same_pass(rounds: Rounds, app: Du
         if next(failures):
             raise ValueError("for a moment")
         return original(self, *args)
-
-    from duly.rounds.store import TickStore
 
     TickStore.add_rounds = add  # type: ignore[method-assign]
     try:
@@ -709,8 +770,6 @@ def test_what_is_due_is_found_by_an_index(pg_url: str) -> None:
     app = Duly(pg_url)
     rounds = Rounds(app)
     ready(rounds, "a")
-    from duly.rounds.store import _ANY, _DUE
-
     for kind, index in (("plan", "ix_groups_plan"), ("open", "ix_rounds_due"), ("close", "ix_rounds_close")):
         for sql in (_ANY[kind], _DUE[kind]):
             filled = (
