@@ -259,3 +259,15 @@ def test_rounds_are_listed_newest_first_by_group_and_state(rounds: Rounds, clock
         rounds.list(status="late")
     with pytest.raises(InvalidArgument):
         rounds.list(limit=0)
+
+
+def test_instants_are_kept_in_utc_whatever_the_zone_of_the_group(rounds: Rounds, app: Duly, clock: ManualClock) -> None:
+    # R000-12
+    ready(rounds, "a", "Asia/Kathmandu")
+    rounds.plan()
+    clock.set(utc("2026-06-01 12:15"))
+    rounds.open()
+    column = "open_at / 1000000" if app.db.is_sqlite else "extract(epoch FROM open_at)"
+    assert int(ask(app, f"SELECT {column} FROM rounds")[0][0]) == int(utc("2026-06-01 12:15").timestamp())
+    (opened,) = rounds.list()
+    assert (str(opened.open_at), str(opened.close_at)) == ("2026-06-01 12:15:00+00:00", "2026-06-02 12:15:00+00:00")
