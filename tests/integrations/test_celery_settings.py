@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from duly.integrations.celery import apply_robust_settings
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.events import PROCESS
 
 
 def in_force(app: Celery) -> dict[str, Any]:
@@ -201,3 +202,73 @@ def test_numbers_that_an_application_wrote_as_text_are_read_or_refused_in_words(
     wrong.conf.update(broker_transport_options={"visibility_timeout": "soon"})
     with pytest.raises(InvalidArgument, match="visibility_timeout"):
         apply_robust_settings(wrong)
+
+
+# --- Tasks with limits of their own -----------------------------------------------------------------------------------------
+
+
+def nothing() -> None: ...
+
+
+def ready(app: Celery) -> list[dict[str, Any]]:
+    """What a worker of this application is told when it has loaded its tasks."""
+    told: list[dict[str, Any]] = []
+    remove = PROCESS.listen(lambda event: told.append({"name": event.name, "level": event.level, **event.facts}))
+    try:
+        app.WorkController(pool="solo")
+    finally:
+        remove()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"time_limit": 7200}, "may run for 7200 s (its time_limit), and visibility_timeout is 3600 s"),
+        ({"time_limit": 0, "soft_time_limit": 4000}, "may run for 4000 s (its soft_time_limit)"),
+    ],
+)
+def test_a_task_that_outlives_the_visibility_timeout_is_told_by_name_when_a_worker_has_loaded_it(
+    limits: dict[str, Any], says: str
+) -> None:
+    app = Celery("shop", broker="redis://nowhere")
+    apply_robust_settings(app)
+
+    @app.task(name="shop.quick", shared=False)
+    def quick() -> None: ...
+
+    @app.task(name="shop.long", shared=False, **limits)
+    def long() -> None: ...
+
+    [told] = ready(app)
+    assert (told["name"], told["level"], told["task"]) == ("celery_task_too_long", "error", "shop.long")
+    assert says in told["problem"]
+    assert "deliver it again" in told["problem"]
+
+
+def test_a_task_that_is_known_and_too_long_is_refused_by_name() -> None:
+    app = Celery("shop", broker="redis://nowhere")
+
+    @app.task(name="shop.long", shared=False, time_limit=900)
+    def long() -> None: ...
+
+    app.finalize()
+    with pytest.raises(InvalidArgument, match="task shop.long: may run for 900 s .* lock_ttl is 600 s"):
+        apply_robust_settings(app, lock_ttl=600)
+    apply_robust_settings(app)
+    assert ready(app) == []
+
+
+def test_a_broker_without_a_visibility_timeout_lets_tasks_be_long() -> None:
+    for broker in ("amqp://nowhere", "amqps://a;amqps://b", None):
+        app = Celery("shop", broker=broker)
+        apply_robust_settings(app)
+        app.task(name="shop.long", shared=False, time_limit=7200)(nothing)
+        assert ready(app) == []
+
+
+def test_applications_are_not_mixed_up() -> None:
+    strict, other = Celery("shop", broker="redis://nowhere"), Celery("other", broker="redis://nowhere")
+    apply_robust_settings(strict)
+    other.task(name="long", shared=False, time_limit=7200)(nothing)
+    assert ready(other) == []

@@ -8,10 +8,14 @@ takes a message for lost. Checked against Celery 5.6 and 5.7; nothing here is de
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from celery.signals import worker_init
+
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.events import PROCESS
 
 #: What every robust worker wants, whatever its numbers are.
 ALWAYS: Mapping[str, Any] = {
@@ -49,7 +53,9 @@ def apply_robust_settings(
     transport options. What is laxer gives way. Call it after the application was configured; twice does no harm.
 
     Raises InvalidArgument for numbers that contradict each other: a soft limit that is not below the hard one, a
-    visibility timeout or a lock that a task can outlive.
+    visibility timeout or a lock that a task can outlive. A task may have a longer limit of its own. Tasks that are known
+    by now are looked at now; those that come later when a worker has loaded them all, and what contradicts is then told by
+    the event ``celery_task_too_long`` (error): no worker is kept from starting by it.
     """
     conf = getattr(app, "conf", None)
     if conf is None or not hasattr(app, "send_task"):
@@ -79,9 +85,58 @@ def apply_robust_settings(
         **{name: {**options, "visibility_timeout": _whole(visible)} for name, options in places.items()},
         "visibility_timeout": _whole(visible),
     }
+    bounds = {"visibility_timeout": visible if _redelivers(conf) else math.inf, "lock_ttl": lock_ttl or math.inf}
+    if app.finalized:
+        for task, problem in _too_long(app, bounds):
+            raise InvalidArgument(f"task {task}", problem, "Give it a shorter limit, or raise the other number.")
     for name, value in settings.items():
         _put(conf, name, value)
+    _watch(app, bounds)
     return settings
+
+
+# ---------------------------------------------------------------------- tasks with limits of their own
+
+
+def _redelivers(conf: Any) -> bool:
+    """Does the broker give a message again after the visibility timeout? RabbitMQ does not, and it is what no broker means."""
+    urls = conf.broker_read_url or conf.broker_url or "amqp://"
+    each = urls.split(";") if isinstance(urls, str) else urls
+    return any(not str(url).startswith(("amqp", "pyamqp")) for url in each)
+
+
+def _too_long(app: Any, bounds: Mapping[str, float]) -> list[tuple[str, str]]:
+    """(task, what is wrong) of the task that outlives each bound the most; nothing where none does."""
+    found: list[tuple[float, str, str]] = []
+    for task in app.tasks.values():
+        # the hard limit ends it; without one the soft one is all there is
+        name = "time_limit" if task.time_limit else "soft_time_limit"
+        found.append((float(_number(getattr(task, name) or 0)), task.name, name))
+    longest, task_name, limit = max(found, default=(0.0, "", ""))
+    return [
+        (task_name, f"may run for {longest:g} s (its {limit}), and {bound} is {seconds:g} s: {_THEN[bound]}")
+        for bound, seconds in bounds.items()
+        if longest >= seconds
+    ]
+
+
+_THEN = {
+    "visibility_timeout": "the broker would deliver it again while it still runs.",
+    "lock_ttl": "the lock would be free while it still runs.",
+}
+#: What each application's tasks are held against.
+_bounds: weakref.WeakKeyDictionary[Any, Mapping[str, float]] = weakref.WeakKeyDictionary()
+
+
+def _watch(app: Any, bounds: Mapping[str, float]) -> None:
+    _bounds[app] = bounds
+    worker_init.connect(_look, dispatch_uid="duly: tasks that are too long")
+
+
+def _look(sender: Any = None, **_: Any) -> None:
+    """A worker has loaded its tasks."""
+    for task, problem in _too_long(sender.app, _bounds.get(sender.app, {})):
+        PROCESS.emit("celery_task_too_long", "error", task=task, problem=problem)
 
 
 def _put(conf: Any, name: str, value: Any) -> None:
