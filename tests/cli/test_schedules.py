@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text, update
 
 from cli.hands import Run
-from duly import Duly
+from duly import Duly, PermanentError, Window
+from duly.schedules.tables import schedules
+from duly.testing import drain
 
 NIGHTLY = ("schedules", "set", "nightly", "--task", "report", "--cron", "30 2 * * *", "--tz", "Europe/Paris")
 
@@ -20,12 +24,12 @@ def test_a_schedule_is_made_shown_changed_and_removed(on: Run, app: Duly) -> Non
     assert on("schedules", "list", "--json").json == []
     made = on(*NIGHTLY, "--input", '{"a": 1}', "--overlap", "skip")
     assert made.code == 0
-    assert "Schedule nightly is made: report at 02:30 every day, Paris time. Next: " in made.out
+    assert "Schedule nightly is made: report, at 02:30 every day, Paris time. Next: " in made.out
     assert "is as it was" in on(*NIGHTLY, "--input", '{"a": 1}', "--overlap", "skip").out
     changed = on(*NIGHTLY, "--catch-up", "within(2h)", "--json").json
     assert (changed["change"], changed["version"], changed["catch_up"]) == ("changed", 2, "within(7200)")
     shown = on("schedules", "show", "nightly").out
-    assert "catch_up within(7200), overlap allow, blackout defer" in shown
+    assert "catch-up within(7200), overlap skip, blackout defer" in shown
     assert "To come" in shown
     assert [v["version"] for v in on("schedules", "versions", "nightly", "--json").json] == [2, 1]
     assert on("schedules", "versions", "nightly").code == 0
@@ -34,7 +38,7 @@ def test_a_schedule_is_made_shown_changed_and_removed(on: Run, app: Duly) -> Non
         "nightly",
         "active",
         "at 02:30 every day, Paris time",
-        {},
+        {"a": 1},
     )
     assert on("schedules", "remove", "nightly", "--reason", "old").out == "Schedule nightly is removed.\n"
     assert on("schedules", "show", "nightly").code == 1
@@ -46,13 +50,20 @@ def test_a_schedule_is_made_shown_changed_and_removed(on: Run, app: Duly) -> Non
     ("options", "words"),
     [
         (("--every", "15m"), "every 15 minutes"),
-        (("--daily", "--at", "18:00", "--at", "09:00", "--tz", "UTC"), "at 09:00 and 18:00 every day, UTC"),
+        (("--daily", "18:00,09:00", "--tz", "UTC"), "at 09:00 and 18:00 every day, UTC"),
         (("--weekly", "mon,thu", "--at", "09:00", "--tz", "Europe/Rome"), "at 09:00 on Monday and Thursday, Rome time"),
         (("--monthly", "last", "--at", "06:00", "--tz", "UTC"), "at 06:00 on the last day of every month, UTC"),
         (("--monthly", "31", "--at", "06:00", "--tz", "UTC"), "at 06:00 on the 31st of the months that have one, UTC"),
         (("--cron", "@daily", "--tz", "UTC", "--jitter", "10min", "--fold", "last"), "at 00:00 every day, UTC"),
         (("--rrule", "FREQ=DAILY;INTERVAL=2", "--start", "2026-01-05T09:00", "--tz", "UTC"), "every 2 days at 09:00"),
-        (("--when", '{"kind": "daily", "at": "10:00", "tz": "UTC"}'), "at 10:00 every day, UTC"),
+        (
+            ("--monthly", "1,second tue", "--at", "06:00", "--tz", "UTC"),
+            "on the 1st and the second Tuesday of every month",
+        ),
+        (
+            ("--dates", "2099-12-31", "--at", "14:00,15:00", "--tz", "UTC"),
+            "at 14:00 and 15:00 on 31 December 2099, UTC",
+        ),
         (("--once", "2099-12-01T10:00:00+01:00"), "once"),
     ],
 )
@@ -67,19 +78,25 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(on: Run, options: tuple
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "It is not said when. Use one of --cron"),
-        (("--daily", "--every", "5m"), "--every and --daily are given."),
+        ((), "It is not said when s is to run. Use --cron"),
+        (("--at", "09:00"), "--at does not say when. Use one of --cron"),
+        (("--daily", "9:00", "--every", "5m"), "--every and --daily are given"),
         (("--every", "5m", "--tz", "UTC"), "--tz does not go with --every."),
-        (("--daily", "--at", "25:00", "--tz", "UTC"), "when.at"),
-        (("--daily", "--tz", "UTC"), "when.at"),
-        (("--daily", "--at", "10:00"), "when.tz"),
-        (("--cron", "61 * * * *", "--tz", "UTC"), "when.expression"),
-        (("--cron", "* * * * *", "--tz", "America/New_Yrok"), "Did you mean America/New_York?"),
-        (("--every", "0"), "when.duration"),
-        (("--once", "2026-01-01"), "when.instant"),
-        (("--when", "{"), "--when is no JSON"),
-        (("--when", "@/nowhere/at/all.json"), "--when: "),
-        (("--when", '{"kind": "sometimes"}'), "when.kind"),
+        (("--daily", "9:00", "--at", "10:00", "--tz", "UTC"), "--at does not go with --daily."),
+        (("--daily", "25:00", "--tz", "UTC"), "--daily: is '25:00'"),
+        (("--daily", "09:00,25:00", "--tz", "UTC"), "--daily[1]: is '25:00'"),
+        (("--weekly", "mon", "--tz", "UTC"), "--at: is missing; --weekly needs it"),
+        (("--weekly", "moon", "--at", "09:00", "--tz", "UTC"), "--weekly: is 'moon'"),
+        (("--monthly", "32", "--at", "09:00", "--tz", "UTC"), "--monthly: is 32"),
+        (("--daily", "10:00"), "--tz: is missing; --daily needs it. Name the IANA time zone"),
+        (("--cron", "61 * * * *", "--tz", "UTC"), "--cron: "),
+        (("--cron", "* * * * *", "--tz", "America/New_Yrok"), "--tz: is 'America/New_Yrok', which is no IANA time zone. Did you"),
+        (("--every", "0"), "--every: "),
+        (("--once", "2026-01-01"), "--once: "),
+        (("--rrule", "FREQ=DAILY", "--tz", "UTC"), "--start: is missing; --rrule needs it."),
+        (("--json-recurrence", "/nowhere/at/all.json"), "--json-recurrence: /nowhere/at/all.json cannot be read"),
+        (("--json-recurrence", "-", "--tz", "UTC"), "--tz does not go with --json-recurrence"),
+        (("--every", "5m", "--queue", "x" * 300), "queue"),
         (("--every", "5m", "--catch-up", "some"), "catch_up"),
         (("--every", "5m", "--overlap", "x"), "overlap"),
         (("--every", "5m", "--input", "{"), "input"),
@@ -104,23 +121,28 @@ def test_a_preview_needs_no_schedule(on: Run, app: Duly, tmp_path: Path) -> None
     assert "29 March 2026 runs at 03:00" in on("schedules", "preview", *given, "--since", "2026-03-28T12:00Z").out
     file = tmp_path / "when.json"
     file.write_text(json.dumps({"kind": "every", "duration": 60}))
-    assert len(on("schedules", "preview", "--when", f"@{file}", "--json").json) == 10
+    assert len(on("schedules", "preview", "--json-recurrence", str(file), "--json").json) == 10
+    file.write_text('{"kind": "sometimes"}')
+    assert "recurrence.kind: is 'sometimes'" in on("schedules", "preview", "--json-recurrence", str(file)).err
+    file.write_text("{")
+    assert "--json-recurrence: is not JSON" in on("schedules", "preview", "--json-recurrence", str(file)).err
     assert on("schedules", "preview", "--once", "2020-01-01T00:00Z").out == "Nothing is to come.\n"
-    assert on("schedules", "preview", "x", *given).code == 2
+    assert on("schedules", "preview", "x", *given).code == 0
     assert on("schedules", "preview", "x").code == 1
+    assert on("schedules", "preview").code == 2
+    assert "NAME: is missing" in on("schedules", "preview", "--cron", "H 3 * * *", "--tz", "UTC").err
+    assert on("schedules", "preview", "x", "--cron", "H 3 * * *", "--tz", "UTC").code == 0
+    assert on("schedules", "list", "--json").json == []
 
 
 def test_the_ledger_shows_what_became_of_each_instant(on: Run, app: Duly) -> None:
     assert on("schedules", "set", "s", "--task", "t", "--every", "1h").code == 0
     assert on("schedules", "ledger", "s").out == "Nothing of it was due yet.\n"
     trial = on("schedules", "backfill", "s", "--from", "3h", "--dry-run")
-    assert trial.out.startswith("3 occurrences would fire, planned from ")
+    assert trial.out.startswith("3 occurrences would fire, planned for ")
     done = on("schedules", "backfill", "s", "--from", "3h", "--reason", "outage", "--json").json
     assert len(done["fired"]) == 3
-    assert (
-        on("schedules", "backfill", "s", "--from", "3h").out
-        == "Nothing to do: 3 occurrences in this range, all fired or waiting.\n"
-    )
+    assert on("schedules", "backfill", "s", "--from", "3h").out.startswith("Nothing is to be done from ")
     job = on("schedules", "run", "s", "--json").json["job_id"]
     assert app.jobs.get(job).task == "t"
     assert on("schedules", "run", "s").out.startswith("Job ")
@@ -128,7 +150,7 @@ def test_the_ledger_shows_what_became_of_each_instant(on: Run, app: Duly) -> Non
     assert [r["trigger"] for r in rows] == ["manual", "manual", "backfill", "backfill", "backfill"]
     assert len(on("schedules", "ledger", "s", "--status", "missed", "--json").json) == 0
     assert on("schedules", "ledger", "s", "--status", "lost").code == 2
-    assert on("schedules", "ledger", "s").out.splitlines()[0].split()[:4] == ["planned", "local", "status", "reason"]
+    assert on("schedules", "ledger", "s").out.splitlines()[0].split()[:4] == ["planned", "acted", "late", "status"]
     until = datetime.now(UTC) + timedelta(hours=2)
     assert on("schedules", "backfill", "s", "--from", until.isoformat()).code == 2
 
@@ -137,14 +159,14 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(on: Run, app: Duly) -> N
     on("schedules", "set", "s", "--task", "t", "--every", "1h")
     said = on("schedules", "pause", "s", "--reason", "too loud")
     assert "Schedule s is paused by cli:" in said.out
-    assert ": too loud. Next: " in said.out
+    assert said.out.endswith(": too loud.\n")
     assert on("schedules", "list", "--json").json[0]["paused_reason"] == "too loud"
     assert "paused by cli:" in on("schedules", "list").out
     assert on("schedules", "resume", "s", "--json").json["state"] == "active"
 
 
 def test_a_tick_and_a_sync_can_be_done_by_hand(on: Run, app: Duly, write: Callable[[str], str]) -> None:
-    assert on("schedules", "tick").out == "0 fired, 0 skipped, 0 missed, 0 deferred; 0 schedules broken.\n"
+    assert on("schedules", "tick").out == "Nothing was due.\n"
     assert on("schedules", "tick", "--json").json["fired"] == 0
     name = write(
         "from duly import Duly\nfrom duly.kernel.recurrence import Every\n"
@@ -152,3 +174,140 @@ def test_a_tick_and_a_sync_can_be_done_by_hand(on: Run, app: Duly, write: Callab
     )
     assert on("schedules", "sync", "--app", name, "--json").json == {"s": "created"}
     assert on("schedules", "sync", "--app", name).out.splitlines()[1].split() == ["s", "unchanged"]
+
+
+def test_what_is_not_named_stays_as_it_is(on: Run, app: Duly) -> None:
+    assert on(*NIGHTLY, "--input", '{"a": 1}', "--catch-up", "all", "--jitter", "10min", "--priority", "3").code == 0
+    kept = ("task", "input", "catch_up", "priority", "overlap")
+    before = on("schedules", "show", "nightly", "--json").json
+    assert on("schedules", "set", "nightly", "--tz", "Europe/Rome").code == 0
+    after = on("schedules", "show", "nightly", "--json").json
+    assert [after[name] for name in kept] == [before[name] for name in kept] == ["report", {"a": 1}, "all", 3, "allow"]
+    assert after["recurrence"] == before["recurrence"] | {"tz": "Europe/Rome"}
+    # another kind of recurrence in the same zone, and back to no jitter
+    assert on("schedules", "set", "nightly", "--daily", "03:00", "--jitter", "0").code == 0
+    recurrence = on("schedules", "show", "nightly", "--json").json["recurrence"]
+    assert recurrence == {"kind": "daily", "at": ["03:00"], "tz": "Europe/Rome", "name": "nightly"}
+    assert on("schedules", "set", "nightly", "--at", "04:00", "--fold", "last").code == 0
+    assert on("schedules", "set", "nightly", "--fold", "rule", "--ends-at", "2099-01-01T00:00Z").code == 0
+    shown = on("schedules", "show", "nightly", "--json").json
+    assert shown["recurrence"] == recurrence | {"at": ["04:00"]}
+    assert shown["ends_at"] == "2099-01-01T00:00:00+00:00"
+    assert "ends_at" not in on("schedules", "set", "nightly", "--no-ends-at", "--json").json
+    assert on("schedules", "set", "nightly", "--no-ends-at", "--ends-at", "2099-01-01T00:00Z").code == 2
+    assert on("schedules", "set", "nightly").out.startswith("Schedule nightly is as it was")
+    changes = [line.split()[-1] for line in on("schedules", "versions", "nightly").out.splitlines()[1:]]
+    assert changes[-2:] == ["recurrence", "time"]  # the first version changed nothing
+
+
+def test_a_list_says_what_became_of_the_last_one_and_of_its_job(on: Run, app: Duly) -> None:
+    @app.task("t")
+    def t() -> None:
+        raise PermanentError("no paper")
+
+    for name in ("fails", "waits", "idle"):
+        assert on("schedules", "set", name, "--task", "t" if name == "fails" else "u", "--every", "1h").code == 0
+    for name in ("fails", "waits"):
+        on("schedules", "run", name)
+    drain(app)
+    rows = {row["name"]: row["last"] for row in on("schedules", "list", "--json").json}
+    assert rows["idle"] is None
+    assert {name: rows[name]["job_status"] for name in ("fails", "waits")} == {"fails": "failed", "waits": "queued"}
+    lines = {line.split()[0]: line for line in on("schedules", "list").out.splitlines()[1:]}
+    assert "  failed " in lines["fails"]
+    assert "  queued " in lines["waits"]
+    assert lines["idle"].endswith("active")
+
+
+def test_broken_and_ended_schedules_say_why(on: Run, app: Duly) -> None:
+    on("schedules", "set", "over", "--task", "t", "--once", "2020-01-01T00:00Z")
+    on("schedules", "set", "late", "--task", "t", "--every", "1h", "--ends-at", "2020-01-01T00:00Z")
+    on(*NIGHTLY)
+    with app.db.engine.begin() as connection:
+        connection.execute(text("UPDATE schedules SET catch_up = 'some' WHERE name = 'nightly'"))
+        connection.execute(update(schedules).where(schedules.c.name == "nightly").values(look_at=app.db.clock.now()))
+    assert (
+        on("schedules", "tick").out
+        == "Nothing was due.\n1 schedule could not be planned; duly schedules list says why.\n"
+    )
+    said = on("schedules", "list")
+    assert said.code == 0
+    assert "over has ended: nothing of it is to come." in said.out
+    assert "late has ended: its time was over at 2020-01-01 00:00:00Z." in said.out
+    assert re.search(r"nightly is broken \(looked at again in \d+ s\): .*catch_up: is 'some'", said.out)
+    assert [row["state"] for row in on("schedules", "list", "--json").json] == ["ended", "broken", "ended"]
+    assert on("schedules", "show", "nightly").code == 0
+    assert on("schedules", "preview", "nightly").code == 2
+    # it is mended by saying all of it anew
+    assert on("schedules", "set", "nightly", "--tz", "UTC").code == 2
+    assert on(*NIGHTLY).code == 0
+    assert on("schedules", "show", "nightly", "--json").json["state"] == "active"
+
+
+def test_a_preview_remarks_on_days_that_are_left_out_and_on_blackouts(on: Run, app: Duly) -> None:
+    given = ("schedules", "preview", "--tz", "Europe/Paris", "--since", "2026-03-28T12:00Z", "-n", "2")
+    assert "29 March 2026 does not run at 02:00 and 02:30.\n" in on(*given, "--cron", "*/30 2 * * *").out
+    assert on(*given, "--cron", "0 * * * *", "-n", "24").out.count("29 March 2026") == 1
+    app.calendars.set(Window(name="quiet", start="02:00", end="04:00", tz="Europe/Paris", scope="queue:mail"))
+    row = on(*given, "--daily", "03:30", "--queue", "mail").out.splitlines()[1]
+    assert row.split("  ")[-2:] == ["deferred", "blackout quiet until 2026-03-29 02:00Z"]
+    assert "skipped" in on(*given, "--daily", "03:30", "--queue", "mail", "--blackout", "skip").out
+    assert "fires" in on(*given, "--daily", "03:30").out
+    on(*NIGHTLY, "--queue", "mail")
+    on("schedules", "pause", "nightly")
+    told = on("schedules", "preview", "nightly").out
+    assert "deferred" in told
+    assert told.endswith("nightly is paused: these would be skipped. duly schedules resume nightly\n")
+
+
+def test_the_actor_and_the_reason_stand_in_the_trail(on: Run, app: Duly) -> None:
+    on(*NIGHTLY, "--actor", "deploy")
+    on("schedules", "run", "nightly", "--actor", "ann", "--reason", "asked for")
+    on("schedules", "remove", "nightly", "--actor", "bob")
+    trail = on("audit", "list", "--entity", "schedule", "--json").json
+    assert [(e["action"], e["actor"], e["meta"].get("reason")) for e in reversed(trail)] == [
+        ("SCHEDULE_CREATED", "deploy", None), ("SCHEDULE_RUN", "ann", "asked for"), ("SCHEDULE_REMOVED", "bob", ""),
+    ]  # fmt: skip
+
+
+def test_where_there_is_no_database_a_preview_makes_none(run: Run, folder: Path) -> None:
+    given = ("--daily", "02:30", "--tz", "Europe/Paris")
+    assert run("schedules", "preview", *given).code == 0
+    assert run("schedules", "set", "s", "--task", "t", *given, "--dry-run").code == 0
+    assert run("schedules", "preview", "s", *given).code == 0
+    assert run("schedules", "list").code == 1
+    assert run("schedules", "tick").code == 1
+    assert run("schedules", "preview", "s").code == 1
+    assert list(folder.iterdir()) == []
+
+
+def test_a_tick_by_hand_makes_what_the_application_declares(run: Run, write: Callable[[str], str]) -> None:
+    name = write(
+        "from duly import Duly, Every\napp = Duly()\n@app.task\ndef t() -> None: ...\napp.schedule('s', Every('1h'), t)\n"
+    )
+    told = run("schedules", "tick", "--app", name, "--json").json
+    assert (told["sync"], told["fired"], told["pruned"]) == ({"s": "created"}, 0, 0)
+    assert [row["name"] for row in run("schedules", "list", "--json").json] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("app.schedule('s', Daily('02:30', tz='Europe/Pari'), t)", "tz: is 'Europe/Pari'"),
+        (
+            "app.schedule('s', Every('1h'), t)\napp.schedule('s', Every('2h'), t)",
+            "name: is 's', which is declared twice.",
+        ),
+        ("app.schedule('s', Every('1h'), 'nobody', {'a': object()})", "a: is of type builtins.object"),
+    ],
+)
+def test_what_code_declares_wrongly_is_told_before_anything_runs(
+    run: Run, write: Callable[[str], str], folder: Path, more: str, said: str
+) -> None:
+    name = write(f"from duly import Daily, Duly, Every\napp = Duly()\n@app.task\ndef t() -> None: ...\n{more}\n")
+    for command in (("schedules", "sync", "--app", name), ("up", name, "--until-idle")):
+        told = run(*command)
+        assert told.code in (1, 2)
+        assert said in told.err
+        assert "Traceback" not in told.err
+    assert not (folder / "duly.db").exists()

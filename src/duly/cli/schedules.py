@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from duly.cli import show
+from duly.cli import recurrences, show
 from duly.cli.command import Group, actor, state
-from duly.cli.times import INSTANT, PAST, SPAN, before, relative, span, stamp
+from duly.cli.enqueue import _object
+from duly.cli.recurrences import local
+from duly.cli.scheduled import (
+    changed,
+    definition,
+    described,
+    following,
+    last_words,
+    ledger_table,
+    occurrence_dict,
+    preview_table,
+    previewed_dict,
+    say_special,
+    schedule_dict,
+    state_words,
+    tz_of,
+    when_words,
+)
+from duly.cli.times import INSTANT, PAST, before, relative, stamp
 
 if TYPE_CHECKING:
-    from duly.kernel.recurrence import Schedule as Recurrence
+    from duly.app import Duly
+    from duly.jobs.job import Job
     from duly.schedules.door import Previewed
-    from duly.schedules.schedule import Occurrence, Schedule, Spec
-
-_TENANT = click.option("--tenant", metavar="NAME", help="Of this tenant; else the setting tenant.")
-_REASON = click.option("--reason", default="", help="Why, for those who look at it later.")
+    from duly.schedules.schedule import Schedule, Spec
 
 
 @click.group(cls=Group)
@@ -28,172 +45,72 @@ def schedules() -> None:
     """Recurring work: what is planned, and what became of it."""
 
 
-# ---------------------------------------------------------------------- saying when
+def _tenant(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--tenant", metavar="NAME", help="Of this tenant; else the setting tenant.")(command)
 
 
-def _when(command: Callable[..., Any]) -> Callable[..., Any]:
+def _acting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of what is audited."""
     for option in reversed((
-        click.option("--cron", metavar="EXPR", help="Five fields or a nickname: '30 2 * * *', @daily. Needs --tz."),
-        click.option("--every", metavar="SPAN", help="A fixed interval of elapsed time: 15m, 6h."),
-        click.option("--daily", is_flag=True, help="Every day. Needs --at and --tz."),
-        click.option("--weekly", metavar="DAYS", help="On days of the week: mon,thu or mon-fri. Needs --at and --tz."),
-        click.option("--monthly", metavar="DAY", help="On a day of the month: 1, last, 'second tue'. Needs --at and --tz."),
-        click.option("--once", metavar="INSTANT", help="At one instant: 2026-12-01T10:00:00+01:00."),
-        click.option("--rrule", metavar="RULE", help="A calendar rule of RFC 5545. Needs --start and --tz."),
-        click.option("--when", metavar="JSON", help="A recurrence as JSON; @FILE reads a file, - stdin."),
-        click.option("--at", multiple=True, metavar="HH:MM", help="A local time of day; may be repeated."),
-        click.option("--tz", metavar="ZONE", help="The IANA time zone whose clock is meant, such as Europe/Paris."),
-        click.option("--start", metavar="LOCAL", help="With --rrule: the first local time, 2026-01-05T09:00."),
-        click.option("--gap", metavar="RULE", help="A local time that a clock put forward leaves out: after or skip."),
-        click.option("--fold", metavar="RULE", help="A local time that a clock put back shows twice: first, last, both."),
-        click.option("--jitter", type=SPAN, metavar="SPAN", help="Spread the starts over so long, never early."),
+        click.option("--tenant", metavar="NAME", help="Of this tenant; else the setting tenant."),
+        click.option("--reason", default="", help="Why, for those who look at it later."),
+        click.option("--actor", "by", metavar="NAME", help="Who asks, for the audit trail; else cli:<user>."),
     )):  # fmt: skip
         command = option(command)
     return command
 
 
-_KINDS = ("cron", "every", "daily", "weekly", "monthly", "once", "rrule", "when")
+def _by(given: str | None) -> str:
+    from duly.kernel.payload import check_name
 
-
-def _said(given: dict[str, Any]) -> bool:
-    return any(given.get(kind) for kind in _KINDS)
-
-
-def _recurrence(given: dict[str, Any]) -> Recurrence:
-    """The recurrence that the options say. Raises UsageError or InvalidArgument."""
-    from duly.kernel.recurrence import schedule_from_json
-
-    said = [kind for kind in _KINDS if given.get(kind)]
-    if len(said) != 1:
-        problem = f"{' and '.join(f'--{kind}' for kind in said)} are given." if said else "It is not said when."
-        raise click.UsageError(f"{problem} Use one of {', '.join(f'--{kind}' for kind in _KINDS)}.")
-    [kind] = said
-    at = list(given["at"]) or None
-    civil = {"tz": given["tz"], "gap": given["gap"], "fold": given["fold"]}
-    spread = {"jitter": given["jitter"].total_seconds() if given["jitter"] else None}
-    local = ("cron", "daily", "weekly", "monthly", "rrule")
-    goes_with = {
-        "at": ("daily", "weekly", "monthly"),
-        "start": ("rrule",),
-        "tz": local,
-        "gap": local,
-        "fold": local,
-        "jitter": (*local, "every"),
-    }
-    for name, kinds in goes_with.items():
-        if given[name] and kind not in kinds:
-            raise click.UsageError(f"--{name} does not go with --{kind}.")
-    if kind == "when":
-        return schedule_from_json(_document(given["when"]), "when")
-    own: dict[str, dict[str, Any]] = {
-        "cron": {"expression": given["cron"]}, "every": {"duration": given["every"]}, "daily": {"at": at},
-        "weekly": {"days": given["weekly"], "at": at}, "monthly": {"day": _month_day(given["monthly"] or ""), "at": at},
-        "once": {"instant": given["once"]}, "rrule": {"rule": given["rrule"], "start": given["start"]},
-    }  # fmt: skip
-    shared = {**civil, **spread} if kind in local else spread if kind == "every" else {}
-    return schedule_from_json({"kind": kind, **own[kind], **shared}, "when")
-
-
-def _month_day(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else text
-
-
-def _document(text: str) -> Any:
-    """JSON from the line, from a file (@name) or from stdin (-)."""
-    import orjson
-
-    try:
-        if text == "-":
-            text = sys.stdin.read()
-        elif text.startswith("@"):
-            text = Path(text[1:]).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"--when: {error}") from None
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise click.UsageError(f"--when is no JSON: {error}.") from None
+    return actor() if given is None else check_name(given, "actor")
 
 
 # ---------------------------------------------------------------------- list, show
 
 
 @schedules.command("list")
-@_TENANT
+@click.option("--tenant", metavar="NAME", help="Of this tenant; else of all.")
 def list_(tenant: str | None) -> None:
-    """List schedules: when they run, and how they stand."""
+    """List schedules: when they run, what came last, and how they stand."""
+    from duly.schedules.read import latest
+
     asked = state()
     app = asked.open()
     found = app.schedules.all(tenant=tenant)
+    last = app.db.read(lambda c: latest(c, tenant))
+    jobs = _jobs(app, last.values())
     if asked.json:
-        show.as_json([_as_dict(s) for s in found])
+        show.as_json([{**schedule_dict(s), "last": occurrence_dict(last.get(s.id), jobs)} for s in found])
         return
-    now, store = app.engine.clock.now(), app.scheduler().store
-    last = app.db.read(lambda c: {s.id: _last(store.ledger(c, s.id, limit=1)) for s in found})
+    now = app.engine.clock.now()
+    several = len({s.tenant for s in found}) > 1
     show.table(
-        "!schedule tenant when task next in last state",
-        ((s.name, s.tenant, _words(s), s.spec.task if s.spec else "", _local(s, s.next_at), relative(s.next_at, now), last[s.id], _state(s)) for s in found),
+        f"!schedule {'tenant ' if several else ''}what next in last !state",
+        (
+            (
+                s.name, *((s.tenant,) if several else ()), when_words(s), local(s.next_at, tz_of(s)), relative(s.next_at, now),
+                last_words(last.get(s.id), jobs, now), s.state,
+            )
+            for s in found
+        ),
         empty="There is no schedule.",
     )  # fmt: skip
+    for s in found:
+        if s.state != "active":
+            show.say(f"{s.name} {state_words(s, now)}.")
 
 
-def _words(s: Schedule) -> str:
-    return s.spec.recurrence.describe() if s.spec else ""
-
-
-def _local(s: Schedule, instant: datetime | None) -> str:
-    """An instant by the clock of the schedule's zone, its offset behind it."""
-    if instant is None:
-        return ""
-    if s.spec is None or s.spec.tz is None:
-        return stamp(instant)
-    return _in_zone(instant, s.spec.tz)
-
-
-def _in_zone(instant: datetime, tz: str) -> str:
-    from duly.kernel.localtime import zone
-
-    return instant.astimezone(zone(tz)).isoformat(sep=" ", timespec="seconds")
-
-
-def _state(s: Schedule) -> str:
-    if s.state == "paused":
-        return f"paused by {s.paused_by}" + (f": {s.paused_reason}" if s.paused_reason else "")
-    return f"broken: {s.error}" if s.state == "broken" else s.state
-
-
-def _last(found: list[Occurrence]) -> str:
-    return f"{found[0].status.value}{f' ({found[0].reason})' if found[0].reason else ''}" if found else ""
-
-
-def _as_dict(s: Schedule) -> dict[str, Any]:
-    said: dict[str, Any] = {
-        "id": s.id, "name": s.name, "tenant": s.tenant, "version": s.version, "state": s.state, "next_at": s.next_at, "decided_until": s.decided_until,
-        "paused_at": s.paused_at, "paused_by": s.paused_by, "paused_reason": s.paused_reason, "error": s.error, "error_at": s.error_at,
-        "created_at": s.created_at, "updated_at": s.updated_at, "updated_by": s.updated_by,
-    }  # fmt: skip
-    if s.spec is not None:
-        said |= {"when": _words(s), **_definition(s.spec)}
-    return said
-
-
-def _definition(spec: Spec) -> dict[str, Any]:
-    import orjson
-
-    return {**spec.to_json(), "input": orjson.loads(spec.input)}
+def _jobs(app: Duly, occurrences: Any) -> dict[int, Job]:
+    idents = [o.job_id for o in occurrences if o.job_id is not None]
+    return app.db.read(lambda c: app.engine.reader.get_many(c, idents)) if idents else {}
 
 
 @schedules.command("show")
 @click.argument("name")
-@_TENANT
+@_tenant
 @click.option(
-    "--next",
-    "n",
-    type=click.IntRange(1, 100),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="So many of the instants to come.",
+    "--next", "n", type=click.IntRange(1, 100), default=3, show_default=True, metavar="N", help="So many to come."
 )
 def show_(name: str, tenant: str | None, n: int) -> None:
     """Show a schedule: its definition, what comes next, what came last."""
@@ -202,24 +119,34 @@ def show_(name: str, tenant: str | None, n: int) -> None:
     s = app.schedules.get(name, tenant=tenant)
     coming = app.schedules.preview(name, n, tenant=tenant) if s.spec else []
     last = app.schedules.ledger(name, tenant=tenant, limit=5)
+    jobs = _jobs(app, last)
     if asked.json:
-        show.as_json({**_as_dict(s), "next": [_coming(p) for p in coming], "last": last})
+        show.as_json(
+            {
+                **schedule_dict(s),
+                "next": [previewed_dict(p) for p in coming],
+                "last": [occurrence_dict(o, jobs) for o in last],
+            }
+        )
         return
     now = app.engine.clock.now()
+    facts = [("schedule", s.name), ("state", state_words(s, now).removeprefix("is ")), ("when", when_words(s, now))]
     spec = s.spec
-    show.facts([
-        ("schedule", s.name), ("state", _state(s)), ("when", spec.recurrence.describe(since=now) if spec else ""), ("task", spec.task if spec else ""),
-        ("input", show.pretty(_definition(spec)["input"]) if spec else ""), ("queue", spec.queue if spec else ""),
-        ("policies", f"catch_up {spec.policies.catch_up_text}, overlap {spec.policies.overlap}, blackout {spec.policies.blackout}" if spec else ""),
-        ("from", stamp(spec.starts_at) if spec else ""), ("until", stamp(spec.ends_at) if spec else ""),
-        ("version", f"{s.version}, {stamp(s.updated_at)} by {s.updated_by}"), ("tenant", s.tenant),
-    ])  # fmt: skip
+    if spec is not None:
+        policies = spec.policies
+        attempts = f", {spec.max_attempts} attempts" if spec.max_attempts else ""
+        facts += [
+            ("task", spec.task), ("input", show.pretty(definition(spec)["input"])), ("queue", f"{spec.queue}, priority {spec.priority}{attempts}"),
+            ("policies", f"catch-up {policies.catch_up_text}, overlap {policies.overlap}, blackout {policies.blackout}"),
+            ("from", stamp(spec.starts_at)), ("until", stamp(spec.ends_at)),
+        ]  # fmt: skip
+    show.facts([*facts, ("version", f"{s.version}, {stamp(s.updated_at)} by {s.updated_by}"), ("tenant", s.tenant)])
     if coming:
         show.say("\nTo come")
-        _preview_table(coming, now)
+        preview_table(coming, now, tz_of(s))
     if last:
         show.say("\nLately")
-        _ledger_table(last, spec.tz if spec else None)
+        ledger_table(last, tz_of(s))
 
 
 # ---------------------------------------------------------------------- set, remove
@@ -227,85 +154,127 @@ def show_(name: str, tenant: str | None, n: int) -> None:
 
 @schedules.command("set")
 @click.argument("name")
-@click.option("--task", required=True, metavar="NAME", help="The task whose jobs it makes.")
-@_when
-@click.option("--input", "input_", default="{}", metavar="JSON", help="Its arguments, as a JSON object.")
+@click.option("--task", metavar="NAME", help="The task whose jobs it makes.")
+@recurrences.options
+@click.option("--input", "input_", metavar="JSON", help="Its arguments, as a JSON object; - is stdin.")
+@click.option("--catch-up", metavar="POLICY", help="Late ones: latest (the default), all, none, or 'within(2h)'.")
 @click.option(
-    "--catch-up",
-    default="latest",
-    show_default=True,
-    metavar="POLICY",
-    help="Late ones: latest, all, none, or within(2h).",
+    "--overlap", metavar="POLICY", help="While an earlier job lives: allow (the default), skip, queue, replace."
 )
-@click.option(
-    "--overlap",
-    default="allow",
-    show_default=True,
-    metavar="POLICY",
-    help="While one runs: allow, skip, queue, replace.",
-)
-@click.option(
-    "--blackout", default="defer", show_default=True, metavar="POLICY", help="In a blackout: defer, run_after, skip."
-)
+@click.option("--blackout", metavar="POLICY", help="Within a blackout: defer (the default), run_after, skip.")
 @click.option("--starts-at", type=INSTANT, metavar="INSTANT", help="Nothing before this instant.")
+@click.option("--no-starts-at", is_flag=True, help="Take that away.")
 @click.option("--ends-at", type=INSTANT, metavar="INSTANT", help="Nothing from this instant on.")
-@click.option("--queue", metavar="NAME", help="The queue of its jobs; else the task's.")
-@click.option("--priority", type=int, metavar="N", help="Their priority; else the task's.")
-@click.option("--max-attempts", type=click.IntRange(min=1), metavar="N", help="How often each may run in all.")
-@_TENANT
-@click.option("--dry-run", is_flag=True, help="Say what it would be and write nothing.")
-def set_(name: str, task: str, input_: str, tenant: str | None, dry_run: bool, **given: Any) -> None:
+@click.option("--no-ends-at", is_flag=True, help="Take that away.")
+@click.option("--queue", "-q", metavar="NAME", help="The queue of its jobs; else the task's, or `default`.")
+@click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N", help="Higher runs first.")
+@click.option("--max-attempts", type=click.IntRange(1, 2**31 - 1), metavar="N", help="How often each may run in all.")
+@_tenant
+@click.option("--actor", "by", metavar="NAME", help="Who asks, for the audit trail; else cli:<user>.")
+@click.option("--dry-run", is_flag=True, help="Say what it would be, with the next instants. Write nothing.")
+def set_(name: str, tenant: str | None, by: str | None, dry_run: bool, **given: Any) -> None:
     """Make a schedule, or a new version of the one of that name.
 
-    What the old version had due until now is decided by the old version.
+    Of one that is there, what is not named stays as it is; what it had due until now is decided by its old version. What code declares
+    and a person changes stays changed until the code declares something else.
     """
+    when = recurrences.taken(given)
+    asked = state()
+    app, there = _app(make=not dry_run)
+    spec = _spec(app, name, _there(app, name, tenant) if there else None, tenant, when, given)
+    if dry_run:
+        coming = _previewed(app, there, spec, 5, app.engine.clock.now())
+        if asked.json:
+            show.as_json({"schedule": definition(spec), "next": [previewed_dict(p) for p in coming]})
+            return
+        now = app.engine.clock.now()
+        show.say(f"{name} would run {spec.task}: {spec.recurrence.describe(since=now)}. Nothing was written.")
+        preview_table(coming, now, spec.tz)
+        return
+    schedule, change = app.schedules.set(spec, actor=_by(by))
+    if asked.json:
+        show.as_json({"change": change, **schedule_dict(schedule)})
+        return
+    told = {"created": "is made", "changed": f"is at version {schedule.version} now", "unchanged": "is as it was"}
+    show.say(
+        f"Schedule {name} {told[change]}: {spec.task}, {spec.recurrence.describe()}. {following(schedule, app.engine.clock.now())}"
+    )
+
+
+def _app(make: bool = False) -> tuple[Duly, bool]:
+    """The application, and whether its database is there; ``make``: one that is not is made."""
+    from duly.kernel.errors import SchemaMissing
+    from duly.storage.migrate import require
+
+    app = state().duly()
+    if not make:
+        try:
+            require(app.db)
+        except SchemaMissing:
+            return app, False
+    app.open()
+    return app, True
+
+
+def _there(app: Duly, name: str, tenant: str | None) -> Spec | None:
+    """The definition of a schedule; None where there is none, or where it cannot be read."""
+    from duly.kernel.errors import NotFound
+
+    try:
+        return app.schedules.get(name, tenant=tenant).spec
+    except NotFound:
+        return None
+
+
+def _spec(
+    app: Duly, name: str, old: Spec | None, tenant: str | None, when: dict[str, Any], given: dict[str, Any]
+) -> Spec:
+    """The definition that the options say, on top of the one that is there. Raises InvalidArgument."""
     import orjson
 
     from duly.kernel.errors import InvalidArgument
 
-    when = {n: given.pop(n) for n in (*_KINDS, "at", "tz", "start", "gap", "fold", "jitter")}
-    try:
-        arguments = orjson.loads(input_)
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument(
-            "input", f"is no JSON: {error}.", """Give an object such as '{"to": "a@b.c"}'."""
-        ) from None
-    if not isinstance(arguments, dict):
-        raise InvalidArgument("input", "is no JSON object.", """Give an object such as '{"to": "a@b.c"}'.""")
-    recurrence = _recurrence(when)
-    asked = state()
-    app = asked.open(make=not dry_run)
-    options = {n: v for n, v in (*given.items(), ("tenant", tenant)) if v is not None}
-    spec = app.schedules.spec(name, recurrence, task, arguments, **options)
-    if dry_run:
-        coming = app.schedules.preview_of(spec, 5)
-        if asked.json:
-            show.as_json({"schedule": _definition(spec), "next": [_coming(p) for p in coming]})
-            return
-        show.say(f"{name} would run {task} {spec.recurrence.describe()}. Nothing was written.")
-        _preview_table(coming, app.engine.clock.now())
-        return
-    schedule, change = app.schedules.set(spec, actor=actor())
-    if asked.json:
-        show.as_json({"change": change, **_as_dict(schedule)})
-        return
-    told = {"created": "is made", "changed": f"is at version {schedule.version} now", "unchanged": "is as it was"}[
-        change
-    ]
-    following = f" Next: {_local(schedule, schedule.next_at)}." if schedule.next_at else " Nothing of it is to come."
-    show.say(f"Schedule {name} {told}: {task} {spec.recurrence.describe()}.{following}")
+    recurrence = recurrences.recurrence(when, old.recurrence if old else None)
+    if recurrence is None:
+        raise click.UsageError(
+            f"It is not said when {name} is to run. Use --cron, --every, --daily or another of its kind."
+        )
+    task = given["task"] or (old.task if old else None)
+    if task is None:
+        raise InvalidArgument("--task", "is missing.", f"Say which task's jobs {name} is to make.")
+    options: dict[str, Any] = {}
+    if old is not None:
+        policies = old.policies
+        options = {
+            "catch_up": policies.catch_up, "overlap": policies.overlap, "blackout": policies.blackout, "starts_at": old.starts_at,
+            "ends_at": old.ends_at, "priority": old.priority, "max_attempts": old.max_attempts,
+        }  # fmt: skip
+        if task == old.task:
+            options["queue"] = old.queue
+    for option in ("catch_up", "overlap", "blackout", "starts_at", "ends_at", "queue", "priority", "max_attempts"):
+        if given.get(f"no_{option}"):
+            if given[option] is not None:
+                raise click.UsageError(f"--{option.replace('_', '-')} is given, and taken away.")
+            options[option] = None
+        elif given[option] is not None:
+            options[option] = given[option]
+    text = sys.stdin.read() if given["input_"] == "-" else given["input_"]
+    arguments = _object(text) if text is not None or old is None else orjson.loads(old.input)
+    return app.schedules.spec(
+        name, recurrence, task, arguments, tenant=tenant, **{n: v for n, v in options.items() if v is not None}
+    )
 
 
 @schedules.command()
 @click.argument("name")
-@_TENANT
-@_REASON
-def remove(name: str, tenant: str | None, reason: str) -> None:
+@_acting
+def remove(name: str, tenant: str | None, reason: str, by: str | None) -> None:
     """Let a schedule fire no more.
 
-    Jobs that it has made go on. Its ledger stays.
+    Jobs that it has made go on. What waits is skipped, on record; its ledger stays in the database. One that code declares comes back when
+    that code changes it.
     """
-    state().open().schedules.remove(name, tenant=tenant, actor=actor(), reason=reason)
+    state().open().schedules.remove(name, tenant=tenant, actor=_by(by), reason=reason)
     show.as_json({"removed": name}) if state().json else show.say(f"Schedule {name} is removed.")
 
 
@@ -314,88 +283,85 @@ def remove(name: str, tenant: str | None, reason: str) -> None:
 
 @schedules.command()
 @click.argument("name")
-@_TENANT
-@_REASON
-def pause(name: str, tenant: str | None, reason: str) -> None:
+@_acting
+def pause(name: str, tenant: str | None, reason: str, by: str | None) -> None:
     """Skip what is planned, on record, until it is resumed."""
-    _tell(state().open().schedules.pause(name, reason, tenant=tenant, actor=actor()))
+    app = state().open()
+    _tell(app, app.schedules.pause(name, reason, tenant=tenant, actor=_by(by)))
 
 
 @schedules.command()
 @click.argument("name")
-@_TENANT
-@_REASON
-def resume(name: str, tenant: str | None, reason: str) -> None:
+@_acting
+def resume(name: str, tenant: str | None, reason: str, by: str | None) -> None:
     """Let a paused schedule fire again, from now on."""
-    _tell(state().open().schedules.resume(name, reason, tenant=tenant, actor=actor()))
+    app = state().open()
+    _tell(app, app.schedules.resume(name, reason, tenant=tenant, actor=_by(by)))
 
 
-def _tell(s: Schedule) -> None:
+def _tell(app: Duly, s: Schedule) -> None:
     if state().json:
-        show.as_json(_as_dict(s))
-    else:
-        show.say(f"Schedule {s.name} is {_state(s)}." + (f" Next: {_local(s, s.next_at)}." if s.next_at else ""))
+        show.as_json(schedule_dict(s))
+        return
+    now = app.engine.clock.now()
+    coming = "" if s.paused_at is not None else f" {following(s, now)}"
+    show.say(f"Schedule {s.name} {state_words(s, now)}.{coming}")
 
 
 @schedules.command()
 @click.argument("name")
-@_TENANT
-@_REASON
-def run(name: str, tenant: str | None, reason: str) -> None:
+@_acting
+def run(name: str, tenant: str | None, reason: str, by: str | None) -> None:
     """Make its job now.
 
-    Whether it is due or not, paused or not; it stands in the ledger as run by hand.
+    Whether it is due or not, paused or not; it stands in the ledger as run by hand, and no planned instant is used up.
     """
-    done = state().open().schedules.run(name, tenant=tenant, actor=actor(), reason=reason)
-    show.as_json(done) if state().json else show.say(f"Job {done.job_id} is made.")
+    done = state().open().schedules.run(name, tenant=tenant, actor=_by(by), reason=reason)
+    show.as_json(done) if state().json else show.say(f"Job {done.job_id} of schedule {name} is made.")
 
 
 @schedules.command()
 @click.argument("name")
 @click.option(
-    "--from",
-    "start",
-    type=PAST,
-    required=True,
-    metavar="INSTANT|SPAN",
-    help="From this instant on, or so long ago: 14d.",
+    "--from", "start", type=PAST, required=True, metavar="WHEN", help="From this instant on, or so long ago: 14d."
 )
-@click.option("--until", "end", type=PAST, metavar="INSTANT|SPAN", help="Until before this instant; else until now.")
-@_TENANT
-@_REASON
-@click.option("--dry-run", is_flag=True, help="Say which ones and make nothing.")
+@click.option("--until", "end", type=PAST, metavar="WHEN", help="Until before this instant; else until now.")
+@_acting
+@click.option("--dry-run", is_flag=True, help="Say which ones, and make nothing.")
 def backfill(
-    name: str, start: datetime | timedelta, end: datetime | timedelta | None, tenant: str | None, reason: str, dry_run: bool
+    name: str, start: datetime | timedelta, end: datetime | timedelta | None, tenant: str | None, reason: str, by: str | None, dry_run: bool
 ) -> None:  # fmt: skip
     """Fire what was planned in a range and has not fired.
 
-    Each occurrence once, in order: those that were skipped or missed, and those from before the schedule was made.
+    Each occurrence once: those that were skipped or missed, and those from before the schedule was made. Where the schedule allows no
+    overlap they run one after the other.
     """
     asked = state()
     app = asked.open()
     now = app.engine.clock.now()
     first, last = before(now, start), before(now, end) or now
     assert first is not None
-    done = app.schedules.backfill(name, first, last, tenant=tenant, actor=actor(), reason=reason, dry_run=dry_run)
+    done = app.schedules.backfill(name, first, last, tenant=tenant, actor=_by(by), reason=reason, dry_run=dry_run)
     if asked.json:
         show.as_json(done)
         return
     new = [*done.fired, *done.deferred]
     if not new:
-        show.say(f"Nothing to do: {show.count(len(done.left), 'occurrence')} in this range, all fired or waiting.")
+        left = f": {show.count(len(done.left), 'occurrence')} fired before, or wait" if done.left else ""
+        show.say(f"Nothing is to be done from {stamp(first)} until {stamp(last)}{left}.")
         return
+    tz = tz_of(app.schedules.get(name, tenant=tenant))
     verb = "would fire" if dry_run else "fired" if done.fired else "will fire, one after the other"
-    show.say(
-        f"{show.count(len(new), 'occurrence')} {verb}, planned from {stamp(new[0])} to {stamp(new[-1])}; {len(done.left)} left as they are."
-    )
+    of = local(new[0], tz) + (f" to {local(new[-1], tz)}" if len(new) > 1 else "")
+    left = f"; {len(done.left)} fired before, or wait" if done.left else ""
+    show.say(f"{show.count(len(new), 'occurrence')} {verb}, planned for {of}{left}.")
 
 
 @schedules.command()
-@_TENANT
-def sync(tenant: str | None) -> None:
+def sync() -> None:
     """Write the schedules that the application declares.
 
-    A worker does the same when it starts.
+    A worker does the same when it starts. What a person has changed since stays until the code declares something else.
     """
     done = state().duly(tasks=True).schedules.sync()
     if state().json:
@@ -406,18 +372,25 @@ def sync(tenant: str | None) -> None:
 
 @schedules.command()
 def tick() -> None:
-    """Decide once what is due, without a worker.
+    """Decide what is due now, once.
 
-    For tests, and for a cron of the system that should drive Duly. A running worker does it by itself.
+    What a running worker does all the time; for a cron of the system that drives Duly, and for trying. What the application declares is written
+    first, and what has outlived its retention is removed.
     """
-    report = state().open().scheduler().tick()
-    if state().json:
-        show.as_json(report)
-    else:
-        show.say(
-            f"{report.fired} fired, {report.skipped} skipped, {report.missed} missed, {report.deferred} deferred; "
-            f"{show.count(report.broken, 'schedule')} broken."
-        )
+    asked = state()
+    app = asked.open(make=bool(asked.app or os.environ.get("DULY_APP")))
+    changed = app.schedules.sync()
+    scheduler = app.scheduler()
+    scheduler.retime()
+    report = scheduler.tick()
+    pruned = scheduler.prune()
+    if asked.json:
+        show.as_json({**asdict(report), "pruned": pruned, "sync": changed})
+        return
+    counts = [f"{n:,} {word}" for word in ("fired", "skipped", "missed", "deferred") if (n := getattr(report, word))]
+    show.say(f"{', '.join(counts) or 'Nothing was due'}.")
+    if report.broken:
+        show.say(f"{show.count(report.broken, 'schedule')} could not be planned; duly schedules list says why.")
 
 
 # ---------------------------------------------------------------------- preview, ledger, versions
@@ -425,132 +398,136 @@ def tick() -> None:
 
 @schedules.command()
 @click.argument("name", required=False)
-@_when
+@recurrences.options
+@click.option("--queue", "-q", metavar="NAME", help="Whose blackouts count, where it is not the schedule's.")
+@click.option(
+    "--blackout", metavar="POLICY", help="In a blackout: defer, run_after or skip; else the schedule's, or defer."
+)
 @click.option("-n", "n", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="So many.")
 @click.option("--since", type=INSTANT, metavar="INSTANT", help="After this instant; else after now.")
-@_TENANT
-def preview(name: str | None, n: int, since: datetime | None, tenant: str | None, **given: Any) -> None:
+@_tenant
+def preview(
+    name: str | None, n: int, since: datetime | None, tenant: str | None, queue: str | None, blackout: str | None, **given: Any
+) -> None:  # fmt: skip
     """Show the next instants of a schedule, or of one that is not made yet.
 
-    With days on which clocks change, and blackouts.
+    With days on which clocks change, and blackouts. Given NAME and options, what the schedule would do if it were changed so.
     """
+    when = recurrences.taken(given)
     asked = state()
-    if name is not None and _said(given):
-        raise click.UsageError("Name a schedule or say when, not both.")
-    if name is None:
-        from duly.schedules.schedule import Spec
-
-        app = asked.open()
-        spec = Spec("preview", _recurrence(given), "preview", "{}", "default", app.settings.tenant)
-        coming = app.schedules.preview_of(spec, n, since=since)
-    else:
-        app = asked.open()
-        coming = app.schedules.preview(name, n, tenant=tenant, since=since)
+    app, there = _app()
+    found = None
+    if name is not None and not (when and (not there or _there(app, name, tenant) is None)):
+        found = asked.open().schedules.get(name, tenant=tenant)
+    spec = found.spec if found is not None else None
+    if when or spec is None or queue or blackout:
+        spec = _changed(name, spec, when, queue, blackout)
+    now = since or app.engine.clock.now()
+    coming = _previewed(app, there, spec, n, now)
     if asked.json:
-        show.as_json([_coming(p) for p in coming])
+        show.as_json([previewed_dict(p) for p in coming])
         return
     if not coming:
         show.say("Nothing is to come.")
         return
-    _preview_table(coming, since or app.engine.clock.now())
+    preview_table(coming, now, spec.tz)
+    say_special(spec, coming, now)
+    if found is not None and found.paused_at is not None:
+        show.say(f"{name} is paused: these would be skipped. duly schedules resume {name}")
 
 
-def _coming(p: Previewed) -> dict[str, Any]:
-    return {
-        "due_at": p.due_at, "local": p.local.isoformat() if p.local else None, "effect": p.effect, "special": p.special,
-        "blackout": p.blackout, "blackout_until": p.blackout_until,
-    }  # fmt: skip
+def _changed(name: str | None, old: Spec | None, when: dict[str, Any], queue: str | None, blackout: str | None) -> Spec:
+    """The definition as the options of a preview change it. Without a name, none may be needed."""
+    from duly.kernel.errors import InvalidArgument
+    from duly.schedules.schedule import Policies, Spec
+
+    recurrence = recurrences.recurrence(when, old.recurrence if old else None)
+    if recurrence is None:
+        raise click.UsageError("Name a schedule, or say when: --cron, --every, --daily and so on.")
+    if name is None:
+        try:
+            recurrence.next_after(datetime.fromtimestamp(0, UTC))
+        except InvalidArgument as error:  # hashed by a name that is not there
+            raise InvalidArgument("NAME", error.problem, "Give the schedule's name too.") from None
+    policies = old.policies if old else Policies()
+    if blackout:
+        policies = replace(policies, blackout=cast(Any, blackout))  # checked there
+    if old is not None:
+        return replace(old, recurrence=recurrence, queue=queue or old.queue, policies=policies)
+    return Spec(name or "preview", recurrence, "preview", "{}", queue or "default", "default", policies)
 
 
-def _preview_table(coming: list[Previewed], now: datetime) -> None:
-    show.table(
-        "!planned local in effect remark",
-        (
-            (
-                stamp(p.due_at), p.local.isoformat(sep=" ", timespec="seconds") if p.local else "", relative(p.due_at, now), p.effect,
-                "; ".join(filter(None, (p.special, _dark(p)))),
-            )
-            for p in coming
-        ),
-    )  # fmt: skip
+def _previewed(app: Duly, there: bool, spec: Spec, n: int, now: datetime) -> list[Previewed]:
+    """Instants to come; where there is no database, no blackout holds."""
+    from duly.kernel.windows import Calendar
+    from duly.schedules.door import preview
 
-
-def _dark(p: Previewed) -> str:
-    if p.effect == "fires":
-        return ""
-    names = f" {', '.join(p.blackout)}" if p.blackout else ""
-    return f"blackout{names}" + (f" until {stamp(p.blackout_until)}" if p.blackout_until else ", no end in sight")
+    return app.schedules.preview_of(spec, n, since=now) if there else preview(spec, Calendar(), now, n)
 
 
 @schedules.command()
 @click.argument("name")
 @click.option(
     "--status",
+    "-s",
     "statuses",
     multiple=True,
-    metavar="STATUS",
-    help="Only fired, skipped, missed or deferred ones; may be repeated.",
+    type=click.Choice(["fired", "skipped", "missed", "deferred"]),
+    help="May be repeated.",
 )
-@click.option("--since", type=PAST, metavar="INSTANT|SPAN", help="Planned since then.")
+@click.option("--since", type=PAST, metavar="WHEN", help="Planned since: 15min, 14d, or an instant.")
+@click.option("--until", type=PAST, metavar="WHEN", help="Planned before.")
 @click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="At most so many, the newest first.",
+    "--limit", "-n", type=click.IntRange(1, 10_000), default=20, show_default=True, metavar="N", help="At most so many."
 )
-@click.option("--below", type=INSTANT, metavar="INSTANT", help="Go on behind the last one seen.")
-@_TENANT
+@click.option("--below", type=INSTANT, metavar="INSTANT", help="The page behind: only what was planned before this.")
+@_tenant
 def ledger(
-    name: str, statuses: tuple[str, ...], since: datetime | timedelta | None, limit: int, below: datetime | None, tenant: str | None
-) -> None:  # fmt: skip
-    """Show what became of each planned instant."""
+    name: str, statuses: tuple[str, ...], since: Any, until: Any, limit: int, below: datetime | None, tenant: str | None
+) -> None:
+    """Show what became of each planned instant, newest first."""
     asked = state()
     app = asked.open()
     s = app.schedules.get(name, tenant=tenant)
+    now = app.engine.clock.now()
     found = app.schedules.ledger(
-        name, tenant=tenant, statuses=statuses, since=before(app.engine.clock.now(), since), limit=limit, before=below
+        name,
+        tenant=tenant,
+        statuses=statuses,
+        since=before(now, since),
+        until=before(now, until),
+        limit=limit,
+        before=below,
     )
     if asked.json:
-        show.as_json(found)
+        show.as_json([occurrence_dict(o) for o in found])
         return
-    _ledger_table(found, s.spec.tz if s.spec else None)
-
-
-def _ledger_table(found: list[Occurrence], tz: str | None) -> None:
-    show.table(
-        "!planned local status reason policy by #job decided",
-        (
-            (
-                stamp(o.due_at), _in_zone(o.due_at, tz) if tz else "", o.status.value, o.reason, o.policy, o.trigger.value, o.job_id,
-                f"{span((o.acted_at - o.due_at).total_seconds())} after" if o.acted_at > o.due_at else "in time",
-            )
-            for o in found
-        ),
-        empty="Nothing of it was due yet.",
-    )  # fmt: skip
+    ledger_table(found, tz_of(s))
+    if len(found) == limit:
+        click.echo(f"There may be more: --below {found[-1].due_at.isoformat()}", err=True)
 
 
 @schedules.command()
 @click.argument("name")
-@_TENANT
+@_tenant
 def versions(name: str, tenant: str | None) -> None:
-    """Show the definitions that a schedule has had."""
+    """Show the definitions that a schedule has had, newest first, and what changed."""
     asked = state()
     found = asked.open().schedules.versions(name, tenant=tenant)
     if asked.json:
         show.as_json(found)
         return
-    from duly.kernel.recurrence import schedule_from_json
-
+    older = [v["definition"] for v in found[1:]] + [None]
     show.table(
-        "#version made by when task policies",
+        "!#version !made by what changed",
         (
             (
-                v["version"], stamp(v["made_at"]), v["made_by"], schedule_from_json(v["definition"]["recurrence"]).describe(), v["definition"]["task"],
-                f"{v['definition']['catch_up']}, {v['definition']['overlap']}, {v['definition']['blackout']}",
+                v["version"],
+                stamp(v["made_at"]),
+                v["made_by"],
+                described(v["definition"]),
+                changed(v["definition"], was),
             )
-            for v in found
+            for v, was in zip(found, older, strict=True)
         ),
-    )  # fmt: skip
+    )
