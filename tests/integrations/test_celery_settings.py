@@ -253,7 +253,7 @@ def test_a_task_that_is_known_and_too_long_is_refused_by_name() -> None:
     def long() -> None: ...
 
     app.finalize()
-    with pytest.raises(InvalidArgument, match="task shop.long: may run for 900 s .* lock_ttl is 600 s"):
+    with pytest.raises(InvalidArgument, match=r"task shop.long: may run for 900 s .* lock_ttl is 600 s"):
         apply_robust_settings(app, lock_ttl=600)
     apply_robust_settings(app)
     assert ready(app) == []
