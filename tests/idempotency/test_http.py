@@ -173,6 +173,8 @@ def test_a_repeated_request_gets_the_first_answer(store: Store, shop: Shop, hear
     assert len(shop.orders) == 1
     assert results(heard) == ["allowed", "in_progress", "succeeded", "deduped"]
     assert {e.facts["task_name"] for e in heard} == {"http"}
+    told = [e.facts.get("state") or e.facts["result"] for e in heard if e.level != "debug"]
+    assert told == ["succeeded", "deduped"], "one line of a log for a request"
 
 
 def test_twenty_requests_at_once_make_one_order(store: Store, shop: Shop, heard: list[Event]) -> None:  # B053

@@ -179,8 +179,13 @@ class IdempotencyMiddleware:
                 retry_after=max(1, math.ceil(error.after or 1)),
             ) from None
         if isinstance(decision, Holding):
-            Teller(ask.task, ask.key).emit("idempotency_attempt", result="allowed", took_over=decision.took_over)
-            Teller(ask.task, ask.key).emit("idempotency_state", state=State.IN_PROGRESS.value)
+            # a server logs its requests itself: what is told at info is how each one ended, and what is out of the ordinary
+            tell = Teller(ask.task, ask.key)
+            if decision.took_over:
+                tell.emit("idempotency_attempt", result="allowed", took_over=True)
+            else:
+                tell.emit("idempotency_attempt", "debug", result="allowed", took_over=False)
+            tell.emit("idempotency_state", "debug", state=State.IN_PROGRESS.value)
             return functools.partial(self._run, ask, decision, caller, body)
         Teller(ask.task, ask.key).emit("idempotency_attempt", result="deduped")
         return functools.partial(_answered, _duplicate(decision, caller))
