@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -311,3 +315,52 @@ def test_what_code_declares_wrongly_is_told_before_anything_runs(
         assert said in told.err
         assert "Traceback" not in told.err
     assert not (folder / "duly.db").exists()
+
+
+SHOP = """
+from datetime import UTC, datetime, timedelta
+from duly import Daily, Duly, Every
+app = Duly("sqlite:///up.db")
+
+@app.task
+def beat() -> None:
+    open("beats", "a").write("x")
+
+app.schedule("nightly", Daily("02:30", tz="Europe/Paris"), beat)
+app.schedule("beat", Every("1h"), beat, catch_up="all")
+"""
+
+
+def duly(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "duly", *args], cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_a_worker_until_idle_runs_what_schedules_have_due_and_waits_for_none_to_come(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    first = duly(tmp_path, "up", "shop.py", "--until-idle")
+    assert first.returncode == 0, first.stderr
+    assert re.search(r"schedules  2 \(next: (beat|nightly) at .*, in .*\)", first.stdout)
+    assert "No job was run" in first.stdout
+    with sqlite3.connect(tmp_path / "up.db") as database:  # two hours without a worker
+        database.execute(
+            "UPDATE schedules SET decided_until = decided_until - 7200000000, look_at = 0 WHERE name = 'beat'"
+        )
+    second = duly(tmp_path, "worker", "shop.py", "--until-idle")
+    assert second.returncode == 0, second.stderr
+    assert "2 succeeded" in second.stdout
+    assert (tmp_path / "beats").read_text() == "xx"
+
+
+def test_ctrl_c_stops_a_worker_whose_scheduler_sleeps(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    up = subprocess.Popen(
+        [sys.executable, "-m", "duly", "up", "shop.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert up.stderr is not None
+    while "worker_started" not in (line := up.stderr.readline()):
+        assert line, "it has ended"
+    up.send_signal(signal.SIGINT)
+    out, err = up.communicate(timeout=30)
+    assert up.returncode == 0, err
+    assert "No job was run" in out
+    assert "Traceback" not in err

@@ -57,6 +57,15 @@ def test_of_a_flood_the_first_are_told_and_the_rest_is_counted(screen: Screen, m
     ]
 
 
+def test_an_occurrence_that_fired_is_told_with_its_job_and_its_planned_instant(screen: Screen) -> None:
+    screen.tell("schedule_fired", schedule="nightly", due_at="2026-03-29T01:00:00+00:00", job=7)
+    assert [line.split() for line in screen.lines] == [
+        ["fired", "nightly", "job", "7,", "planned", "for", "2026-03-29", "01:00:00Z"]
+    ]
+    screen.tell("schedule_missed", schedule="nightly", count=2)
+    assert [event.name for event in screen.passed] == ["schedule_missed"]
+
+
 def test_the_rest_is_told_at_the_end(screen: Screen) -> None:
     screen.tell("jobs_settled", jobs=jobs(LINES + 2))
     screen.stream.close()

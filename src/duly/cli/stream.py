@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any, TextIO
 
 import click
 
-from duly.cli.times import span
+from duly.cli.times import span, stamp
 from duly.jobs.worker import Tally
 from duly.kernel.events import Event, Listener
 from duly.monitoring.logs import coloured
@@ -32,6 +33,7 @@ _WORDS = {
     "release": ("given back", "cyan"),
     "fail": ("failed", "red"),
     "cancel": ("cancelled", "magenta"),
+    "fire": ("fired", "blue"),
 }
 
 
@@ -64,6 +66,9 @@ class Stream:
             self._tell([(e, t, q, span(s)) for q, t, e, s in facts["jobs"] if e not in ("fail", "retry", "cancel")])
         elif event.name in _ENDS:
             self._tell([(_ENDS[event.name], facts["task"], facts["queue"], _reason(facts))])
+        elif event.name == "schedule_fired":
+            due_at = stamp(datetime.fromisoformat(facts["due_at"]))
+            self._tell([("fire", facts["schedule"], "", f"job {facts['job']}, planned for {due_at}")])
         elif event.name == "signal":
             self._signal(facts)
         elif event.name not in ("worker_started", "worker_stopped"):  # the page around the stream says both

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.command import Command, state
-from duly.cli.times import SPAN
+from duly.cli.times import SPAN, relative
 
 if TYPE_CHECKING:
     from duly.app import Duly
@@ -123,6 +123,8 @@ def _run(
     try:
         if posts and not until_idle:
             posts.start()
+        if until_idle:
+            duly.schedules._made().tick()  # what is due now belongs to what is left to run
         tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
         while posts and until_idle and not posts.asked and posts.empty():
             # what was sent may have made jobs, and jobs may publish
@@ -263,10 +265,29 @@ def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool,
         ("  tasks", listed),
         ("  queues", ", ".join(f"{n} ({lane.concurrency} at once)" for n, lane in made.lanes.items())),
         *(("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in (posts.boxes if posts else ())),
+        ("  schedules", _scheduled(duly)),
         ("  metrics", f"{monitor.url}/metrics, /livez, /readyz, /health" if monitor else ""),
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
     sys.stdout.flush()
+
+
+def _scheduled(duly: Duly) -> str:
+    """How many schedules there are, and when the next one runs by its own clock; empty when there are none."""
+    from duly.cli.recurrences import local
+    from duly.schedules.read import standing
+
+    now = duly.engine.clock.now()
+    found = duly.db.read(lambda c: standing(c, now))
+    if not found.count:
+        return ""
+    told = [
+        f"next: {found.next.name} at {local(found.next.at, found.next.tz)}, {relative(max(found.next.at, now), now)}" if found.next else "",
+        f"{found.paused} paused" if found.paused else "",
+        f"{len(found.broken)} broken" if found.broken else "",
+    ]  # fmt: skip
+    more = "; ".join(part for part in told if part)
+    return f"{found.count} ({more})" if more else str(found.count)
 
 
 def where(duly: Duly) -> str:
