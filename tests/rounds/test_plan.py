@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -163,13 +164,16 @@ def test_a_round_is_for_the_date_and_the_time_of_the_groups_own_clock(
         ("2026-05-31 20:00:01", "2026-06-02 00:00", Planned),
     ],
 )
-def test_a_group_that_is_free_long_after_its_hour_waits_for_the_next_date(
+def test_a_group_whose_round_was_moved_waits_for_the_next_date_so_that_it_comes_back_to_its_hour(
     closed_at: str, now: str, decision: Any
 ) -> None:
     # T000-f: opened now, it would be as late again two days later, and so on for ever
-    found = plan_round(facts(rounds=(closed("2026-05-30", closed_at),)), utc(now), 0.0)
+    late = closed("2026-05-30", closed_at)
+    found = plan_round(facts(rounds=(replace(late, moved=True),)), utc(now), 0.0)
     assert found == decision if isinstance(decision, Left) else isinstance(found, decision)
-    assert isinstance(plan_round(facts(), utc(now), 0.0), Planned)  # a first round comes at once
+    # every other group has its round at once, whatever the hour (R000-5, R000-9)
+    assert isinstance(plan_round(facts(), utc(now), 0.0), Planned)
+    assert isinstance(plan_round(facts(rounds=(late,)), utc(now), 0.0), Planned)
 
 
 # --- Choosing a prompt -------------------------------------------------------------------------------------------------
@@ -383,7 +387,7 @@ def test_the_outlook_is_what_the_ticks_then_do(zone: str, drop: str, now: dateti
         RoundFacts(1, 1, planned.planned_at, planned.due_at, 1), planned.due_at, LIMIT, 0.0
     )  # fmt: skip
     assert isinstance(opened, Opened)
-    past = Past(planned.scheduled_for, Status.CLOSED, 1, opened.close_at)
+    past = Past(planned.scheduled_for, Status.CLOSED, 1, opened.close_at, opened.open_at > planned.planned_at)
     after = facts(zone=zone, drop_time=drop, cooldown=cooldown * HOUR, rounds=(past,))
     following = upcoming(after, opened.close_at)
     assert following.at is not None
@@ -453,7 +457,8 @@ def test_a_year_of_days_has_a_round_for_each_day_and_none_opens_twice(zone: str,
         assert opened.close_at - opened.open_at == timedelta(hours=24)
         assert opened.late <= 300
         assert opened.open_at in (planned.planned_at, at)
-        past.insert(0, Past(planned.scheduled_for, Status.CLOSED, planned.prompt_id, opened.close_at))
+        moved = opened.open_at > planned.planned_at
+        past.insert(0, Past(planned.scheduled_for, Status.CLOSED, planned.prompt_id, opened.close_at, moved))
         opened_at.append(opened.open_at)
         now = opened.close_at.replace(minute=7, second=0, microsecond=0)
     dates = [one.scheduled_for for one in reversed(past)]

@@ -19,7 +19,8 @@ NO_REPEAT = 7
 #: The planning tick runs at the full hour (R000-3). Only the outlook (``upcoming``) counts on it.
 PLAN_EVERY = timedelta(hours=1)
 
-#: A group that is free again later than this after its local time waits for the next date, so that it keeps its hour.
+#: A group whose round was moved, and that is free again later than this after its local time, waits for the next date: so it comes back to
+#: its hour.
 LATE = timedelta(hours=2)
 
 #: Why a group or a round was left as it is.
@@ -38,6 +39,8 @@ class Past:
     status: Status
     prompt_id: int | None = None
     close_at: datetime | None = None
+    #: It opened so late that its hours count from another instant than the planned one (T000-f).
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,9 @@ class Left:
 def plan_round(facts: GroupFacts, now: datetime, draw: float, late: timedelta = LATE) -> Planned | Left:
     """The next round of a group, or why there is none (R000-4 to R000-9, T000-a, T000-b).
 
-    ``draw``: a number from 0 until before 1, by which the prompt is chosen. ``late``: how long after its local time a group may be free
-    again and still have a round on that date. A first round comes at once, whatever the hour. Raises InvalidArgument for a zone or a
-    local time that cannot be read (T000-n).
+    ``draw``: a number from 0 until before 1, by which the prompt is chosen. ``late``: how long after its local time a group whose last
+    round was moved may be free again and still have a round on that date; every other group has it at once, whatever the hour. Raises
+    InvalidArgument for a zone or a local time that cannot be read (T000-n).
     """
     latest = facts.rounds[0] if facts.rounds else None
     if not facts.is_active:
@@ -94,7 +97,7 @@ def plan_round(facts: GroupFacts, now: datetime, draw: float, late: timedelta = 
     planned_at = instant_on(today, read_drop_time(facts.drop_time), facts.zone)
     if any(past.scheduled_for == today for past in facts.rounds):
         return Left(DATE_TAKEN)
-    if latest is not None and now - planned_at > late:
+    if latest is not None and latest.moved and now - planned_at > late:
         # Opened now, it would be as late again after the next day of waiting, and the next: an outage would move the hour for good.
         return Left(HOUR_PASSED, next_date(today, facts.zone))
     prompt = choose(facts.prompts, [past.prompt_id for past in facts.rounds], draw)
@@ -205,7 +208,7 @@ def upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None = None, l
     while True:
         today = local_date(at, facts.zone)
         opens = instant_on(today, drop_time, facts.zone)
-        if today not in taken and (latest is None or at - opens <= late):
+        if today not in taken and (latest is None or not latest.moved or at - opens <= late):
             return Upcoming(facts.id, max(opens, at), today)
         at = full_hour(next_date(today, facts.zone))
 

@@ -258,10 +258,9 @@ class TickStore:
         ]
 
 
-def _past(day: str, status: str, prompt_id: int | None, close_at: int | None) -> Past:
-    return Past(
-        date.fromisoformat(day), Status(status), prompt_id, None if close_at is None else from_micros(int(close_at))
-    )
+def _past(day: str, status: str, prompt_id: int | None, close_at: int | None, moved: bool | int | None) -> Past:
+    closes = None if close_at is None else from_micros(int(close_at))
+    return Past(date.fromisoformat(day), Status(status), prompt_id, closes, bool(moved))
 
 
 # --- Statements ---------------------------------------------------------------------------------------------------------
@@ -279,18 +278,19 @@ _DUE = {
 }
 
 #: A group's latest rounds and its active prompts come as one JSON text each: a row per group, however many there are.
-_LATEST = "SELECT r.scheduled_for, r.status, r.prompt_id, r.close_at FROM rounds r WHERE r.group_id = g.id ORDER BY r.scheduled_for DESC LIMIT :most"
+_LATEST = """SELECT r.scheduled_for, r.status, r.prompt_id, r.close_at, r.open_at > r.planned_at AS moved
+               FROM rounds r WHERE r.group_id = g.id ORDER BY r.scheduled_for DESC LIMIT :most"""
 _ACTIVE = "FROM group_prompts p WHERE p.group_id = g.id AND p.is_active"
 _GROUP = "g.id, g.tenant, g.zone, g.drop_time, g.cooldown, g.is_active"
 _GROUPS_SQLITE = f"""
     SELECT {_GROUP},
-           (SELECT json_group_array(json_array(x.scheduled_for, x.status, x.prompt_id, x.close_at)) FROM ({_LATEST}) x) AS past,
+           (SELECT json_group_array(json_array(x.scheduled_for, x.status, x.prompt_id, x.close_at, x.moved)) FROM ({_LATEST}) x) AS past,
            (SELECT json_group_array(p.id) {_ACTIVE}) AS prompts
       FROM groups g WHERE g.id IN :ids"""
 _GROUPS_POSTGRES = f"""
     SELECT {_GROUP},
            (SELECT CAST(json_agg(json_build_array(x.scheduled_for, x.status, x.prompt_id,
-                   CAST(extract(epoch FROM x.close_at) * 1000000 AS bigint))) AS text) FROM ({_LATEST}) x) AS past,
+                   CAST(extract(epoch FROM x.close_at) * 1000000 AS bigint), x.moved)) AS text) FROM ({_LATEST}) x) AS past,
            (SELECT CAST(json_agg(p.id) AS text) {_ACTIVE}) AS prompts
       FROM groups g WHERE g.id IN :ids"""
 _ROUNDS = """
