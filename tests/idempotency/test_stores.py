@@ -7,19 +7,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 import redis
+from sqlalchemy import Connection, inspect, text
 
-from duly import Duly
+from contract.hands import together
+from duly import Duly, InvalidArgument
 from duly.idempotency import MemoryStore, RedisStore, SqlStore, Store
 from duly.idempotency.keeper import Keeper
 from duly.idempotency.plan import Admit, Busy, Done
 from duly.idempotency.reservation import Ask, Reservation, State, Terms
 from duly.idempotency.store import Holding, renew_all
-from duly.kernel.errors import StoreUnavailable
+from duly.kernel.errors import SchemaMissing, StoreUnavailable
 from duly.kernel.events import PROCESS, Event
 from duly.testing import ManualClock
 from servers import PostgresServer, ValkeyServer
@@ -346,3 +349,76 @@ def test_what_valkey_forgets_runs_again_and_what_the_database_keeps_does_not(
     assert isinstance(app.reservations.reserve(ask("b")), Done)
     valkey.close()
     app.close()
+
+
+# --- In a database that is not Duly's ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return (
+        request.getfixturevalue("empty_pg_url") if request.param == "postgres" else f"sqlite:///{tmp_path / 'shop.db'}"
+    )
+
+
+def test_without_its_table_a_store_says_how_it_is_made(place: str, tmp_path: Path) -> None:
+    store = SqlStore(place)
+    with pytest.raises(SchemaMissing, match=r"no table idempotency .*create_table\(\)"):
+        store.reserve(ask())
+    assert not (tmp_path / "shop.db").exists()
+    assert [store.create_table(), store.create_table()] == [True, False]
+    assert reserve(store)
+    assert isinstance(SqlStore(place).reserve(ask("b")), Busy)
+    assert set(inspect(store.db.engine).get_table_names()) == {"idempotency"}, "nothing else of Duly is there"
+    store.close()
+
+
+def test_the_statements_of_a_store_make_the_same_table(place: str) -> None:
+    store = SqlStore(place)
+
+    def run(connection: Connection) -> None:
+        for statement in store.sql().split(";\n"):
+            if statement.strip():
+                connection.execute(text(statement))
+
+    store.db.write(run)
+    assert store.create_table() is False
+    assert reserve(store)
+    store.close()
+
+
+def test_a_table_of_that_name_that_is_somebody_elses_is_refused(place: str) -> None:
+    store = SqlStore(place)
+    store.db.write(lambda c: c.execute(text("CREATE TABLE idempotency (tenant text, key text)")))
+    with pytest.raises(SchemaMissing, match="has no attempts and no created_at"):
+        store.reserve(ask())
+    store.close()
+
+
+def test_many_that_make_the_table_at_once_make_one(place: str) -> None:
+    stores = [SqlStore(place) for _ in range(4)]
+    assert sorted(map(str, together(*[store.create_table for store in stores]))) == ["False", "False", "False", "True"]
+    for store in stores:
+        store.close()
+
+
+def test_a_store_without_workers_forgets_by_itself(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    store = SqlStore(place, clock)
+    store.create_table()
+    reserve(store, "old").succeed(None)
+    clock.advance(30 * 86_400)
+    store.reserve(ask(key="new"))
+    assert store.db.read(lambda c: c.execute(text("SELECT count(*) FROM idempotency")).scalar()) == 2, (
+        "once a minute is enough"
+    )
+    monkeypatch.setattr(store, "_prune_due", 0.0)
+    store.reserve(ask(key="newer"))
+    assert store.db.read(lambda c: c.execute(text("SELECT count(*) FROM idempotency")).scalar()) == 2
+    store.close()
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "mysql://x/y", "not a url"], ids=str)
+def test_a_store_in_what_is_no_database_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        SqlStore(wrong)

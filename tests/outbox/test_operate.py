@@ -43,11 +43,19 @@ def test_the_standing_counts_everything_and_knows_the_oldest(
     s = box.status()
     assert (s.pending, s.due, s.in_flight, s.parked, s.sent) == (3, 2, 0, 1, 1)
     assert (s.oldest_age, s.oldest_at) == (30, clock.now() - timedelta(seconds=30))
-    assert [(b.destination, b.pending, b.due, b.parked, b.oldest_age) for b in s.destinations] == [
-        ("t:x", 1, 1, 1, 30), ("t:y", 2, 1, 0, 0),
+    assert [(b.destination, b.pending, b.due, b.parked, b.sent, b.oldest_age) for b in s.destinations] == [
+        ("t:x", 1, 1, 1, 1, 30), ("t:y", 2, 1, 0, 0, 0),
     ]  # fmt: skip
     assert not s.drained
-    assert box.status(sent=False).sent is None
+    uncounted = box.status(sent=False)
+    assert [uncounted.sent, *(b.sent for b in uncounted.destinations)] == [None] * 3
+
+
+def test_a_destination_to_which_everything_was_sent_is_counted_too(box: Outbox) -> None:
+    for n in range(3):
+        publish(box, f"t:{n % 2}", n)
+    box.relay().run_once()
+    assert [(b.destination, b.pending, b.sent) for b in box.status().destinations] == [("t:0", 0, 2), ("t:1", 0, 1)]
 
 
 def test_what_is_being_sent_is_counted_as_in_flight(box: Outbox, recorder: Recorder) -> None:

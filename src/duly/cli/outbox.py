@@ -151,9 +151,9 @@ def status(table: str | None) -> None:
         show.as_json({**asdict(standing), "drained": standing.drained})
         return
     show.table(
-        "!destination #pending #due #sending #parked !oldest",
+        "!destination #pending #due #sending #parked #sent !oldest",
         (
-            (b.destination, b.pending, b.due, b.in_flight, b.parked, span(b.oldest_age) if b.oldest_at else "")
+            (b.destination, b.pending, b.due, b.in_flight, b.parked, b.sent, span(b.oldest_age) if b.oldest_at else "")
             for b in standing.destinations
         ),
     )

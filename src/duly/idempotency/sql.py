@@ -2,32 +2,70 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from duly.idempotency.reservation import Reservation, State
 from duly.idempotency.store import Store
 from duly.idempotency.tables import idempotency as t
+from duly.kernel.clock import Clock
 from duly.kernel.errors import DatabaseUnavailable, StoreUnavailable
 from duly.storage.database import Database
+from duly.storage.guest import check_table, database_of, make_table, table_sql
 from duly.storage.types import Encoded, Instant
 
 #: Rows forgotten in one transaction.
 PRUNED = 5_000
+#: Seconds between the times at which a store in somebody else's database forgets old rows.
+PRUNE_EVERY = 60.0
 
 
 class SqlStore(Store):
-    """Reservations in the table ``idempotency``. Its clock is the database's rule: PostgreSQL's own, else this process's."""
+    """Reservations in the table ``idempotency``. Its clock is the database's rule: PostgreSQL's own, else this process's.
 
-    def __init__(self, database: Database) -> None:
-        self.db = database
-        insert: Any = sqlite.insert if database.is_sqlite else postgresql.insert
+    ``place``: the database of a Duly application (``app.reservations`` is that), or an engine of SQLAlchemy or a URL for one
+    that is not Duly's: ``create_table`` makes the table there. ``clock``: for tests.
+
+    Raises InvalidArgument for what is no database, SchemaMissing at the first call where the table is not there or lacks
+    columns.
+    """
+
+    def __init__(self, place: Database | Engine | str, clock: Clock | None = None) -> None:
+        #: Somebody else's database: nobody has checked it, and no worker of Duly's forgets old rows there.
+        self._guest = not isinstance(place, Database)
+        self.db = place if isinstance(place, Database) else database_of(place, clock, "store")
+        self._checked, self._prune_due = not self._guest, 0.0
+        insert: Any = sqlite.insert if self.db.is_sqlite else postgresql.insert
         self._insert = insert(t).on_conflict_do_nothing().returning(t.c.token)
+
+    # ------------------------------------------------------------------ the table
+
+    def create_table(self) -> bool:
+        """Make the table unless it is there. Returns whether it was made. Safe to call from several places at once."""
+        return make_table(self.db, t)
+
+    def sql(self, dialect: str | None = None) -> str:
+        """The statements that make the table, for people who migrate by hand. ``dialect``: sqlite or postgresql."""
+        return table_sql(t, dialect or self.db.name)
+
+    def open(self) -> None:
+        """Check once that the table is there. Raises SchemaMissing saying how it is made."""
+        if not self._checked:
+            check_table(self.db, t, "Call store.create_table(), or run the statements of store.sql().")
+            self._checked = True
+
+    def close(self) -> None:
+        """Close what was opened here; an application's database and an engine are their owners' to close."""
+        if self._guest:
+            self.db.close()
+
+    # ------------------------------------------------------------------ reservations
 
     def read(self, tenant: str, key: str) -> tuple[Reservation | None, datetime]:
         stamp = self.db.stamp()
@@ -46,6 +84,9 @@ class SqlStore(Store):
         return self.db.clock.now() if self.db.clock.manual else super().instant(start, elapsed)
 
     def insert(self, new: Reservation) -> bool:
+        if self._guest and time.monotonic() >= self._prune_due:
+            self._prune_due = time.monotonic() + PRUNE_EVERY
+            self.prune()
         written: bool = self._asked(self.db.once, lambda c: c.execute(self._insert, _values(new)).first() is not None)
         return written
 
@@ -75,6 +116,7 @@ class SqlStore(Store):
 
     def _asked(self, door: Callable[[Any], Any], fn: Any) -> Any:
         try:
+            self.open()
             return door(fn)
         except DatabaseUnavailable as error:
             raise StoreUnavailable(str(error)) from error

@@ -23,7 +23,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from duly.audit.store import record_many
 from duly.jobs.codec import encode_plain
@@ -53,6 +52,7 @@ from duly.outbox.read import MessageFilter, OutboxReader, Standing
 from duly.outbox.relay import Relay
 from duly.outbox.store import OutboxStore
 from duly.outbox.transports import Transport
+from duly.storage.guest import table_sql
 from duly.storage.wake import Bells
 from duly.tracing import traceparent
 
@@ -372,21 +372,6 @@ def made_here() -> list[Outbox]:
 
 
 _NONE: Mapping[str, Any] = dict.fromkeys(("key", "ordering_key", "headers", "run_in", "run_at", "tenant"))
-
-
-def table_sql(table: Any, dialect: str) -> str:
-    """``CREATE TABLE`` and ``CREATE INDEX`` as text."""
-    if dialect == "sqlite":
-        from sqlalchemy.dialects import sqlite as module
-    elif dialect == "postgresql":
-        from sqlalchemy.dialects import postgresql as module  # type: ignore[no-redef]
-    else:
-        raise InvalidArgument("dialect", f"is {dialect!r}.", "Use 'sqlite' or 'postgresql'.")
-    statements: list[Any] = [CreateTable(table, if_not_exists=True)]
-    statements += [CreateIndex(i, if_not_exists=True) for i in sorted(table.indexes, key=lambda i: str(i.name))]
-    spoken = module.dialect()
-    text = "".join(f"{str(s.compile(dialect=spoken)).strip()};\n" for s in statements)
-    return "".join(f"{line.rstrip().expandtabs(4)}\n" for line in text.splitlines() if line.strip())
 
 
 def _synchronous(session: Any, twin: str) -> Connection:

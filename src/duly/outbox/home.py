@@ -1,26 +1,22 @@
 """Where the outbox lives: Duly's own database, or anybody else's.
 
-An application brings its database along. A URL or an engine may name any database: the relay then opens it as Duly opens
-its own. A pooled PostgreSQL engine is used as it is, so that whatever it was made with (a proxy, certificates, a search
-path, tokens that are fetched for each connection) holds for the relay too. SQLite is always opened anew, because an
-engine that was not made for it starts its transactions in a way that two writers do not survive.
+An application brings its database along. A URL or an engine may name any database (``storage.guest``).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
-from typing import Any, Protocol
+from typing import Protocol
 
-from sqlalchemy import Connection, Engine, MetaData, Pool, Table, exc, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, Pool, Table, exc, inspect
 
 from duly.kernel.clock import Clock
-from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, SchemaMissing
+from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
 from duly.kernel.events import PROCESS, Emitter
 from duly.outbox.tables import outbox, outbox_table
-from duly.settings import Settings
-from duly.storage import sqlite
 from duly.storage.database import Database, shown
+from duly.storage.guest import check_table, database_of, make_table
 from duly.storage.identity import identity
 from duly.storage.migrate import VERSION_TABLE
 from duly.storage.schema import metadata
@@ -35,27 +31,6 @@ class Application(Protocol):
     def open(self) -> None: ...
 
 
-class _Guest(Database):
-    """A PostgreSQL that is reached through somebody else's engine."""
-
-    def __init__(self, engine: Engine, settings: Settings, clock: Clock | None) -> None:
-        self._given = engine
-        super().__init__(settings, clock)
-
-    def _open(self) -> None:
-        self.memory = False
-        self._writer, self._kept, self._sessions, self._async = None, None, None, None
-        self._autos = {}
-        # whatever its sessions use: a claim reads again, under its locks, what it had read before them
-        self.engine = self._vital = self._reader = self._given.execution_options(isolation_level="READ COMMITTED")
-
-    def close(self) -> None:
-        """The engine is its owner's to close."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
-
-
 class Home:
     """A database, the outbox's table in it, and who hears what happens."""
 
@@ -63,14 +38,12 @@ class Home:
         self.app: Application | None = None
         self.events: Emitter = PROCESS
         self.table = outbox if (table, schema) == (outbox.name, None) else _table(table, schema)
-        if isinstance(place, str):
-            self.db = Database(Settings.load(database_url=place), clock)
-        elif isinstance(getattr(place, "db", None), Database):
+        if isinstance(getattr(place, "db", None), Database):
             self.app, self.db, self.events = place, place.db, place.events  # type: ignore[union-attr, assignment]
             if clock is not None and clock is not self.db.clock:
                 raise InvalidArgument("clock", "is given beside an application, which has its own.", "Leave it out.")
         else:
-            self.db = _from_engine(place, clock)
+            self.db = database_of(place, clock, "outbox")
         self._checked = False
         #: Whose connections were looked at: they are on this database, or nobody can tell.
         self._known: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -130,30 +103,13 @@ class Home:
         if self.app is not None:
             self.app.open()
 
-        def look(connection: Connection) -> tuple[bool, bool]:
-            there = inspect(connection)
-            return there.has_table(self.table.name, schema=self.table.schema), there.has_table(VERSION_TABLE)
-
-        found, audited = self.db.read(look) if self.db.is_there else (False, False)  # a look would make the file
-        if not found:
-            raise SchemaMissing(
-                f"there is no table {self.table.fullname} in {self.db.shown_url}. "
-                "Call outbox.create_table(), or run the statements of `duly outbox sql`."
-            )
+        check_table(self.db, self.table, "Call outbox.create_table(), or run the statements of `duly outbox sql`.")
+        audited = self.db.read(lambda c: inspect(c).has_table(VERSION_TABLE))
         self.audited, self._checked = audited, True
 
     def create_table(self) -> bool:
         """Make the table unless it is there. Returns whether it was made. Safe to call from several places at once."""
-
-        def make(connection: Connection) -> bool:
-            if not self.db.is_sqlite:
-                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly outbox'))"))
-            if inspect(connection).has_table(self.table.name, schema=self.table.schema):
-                return False
-            self.table.create(connection)
-            return True
-
-        return self.db.write(make)
+        return make_table(self.db, self.table)
 
     def close(self) -> None:
         """Close what was opened here; an application's database and an engine are their owners' to close."""
@@ -168,22 +124,3 @@ def _table(name: str, schema: str | None) -> Table:
         ):
             raise InvalidArgument(field, f"is {value!r}.", "Use letters, digits and '_', at most 40.")
     return outbox_table(name, MetaData(naming_convention=metadata.naming_convention), schema)
-
-
-def _from_engine(place: Any, clock: Clock | None) -> Database:
-    engine = getattr(place, "sync_engine", place)
-    if not isinstance(engine, Engine):
-        raise InvalidArgument(
-            "outbox",
-            f"is given a {type(place).__name__}.",
-            "Give a Duly application, an engine of SQLAlchemy, or a URL.",
-        )
-    url = engine.url
-    backend = url.get_backend_name()
-    if backend == "sqlite" and sqlite.is_memory(url):
-        raise InvalidArgument("outbox", "is given an in-memory database, which others cannot open.", "Use a file.")
-    if backend in ("sqlite", "postgresql"):
-        url = url.set(drivername=backend)
-    settings = Settings.load(database_url=url.render_as_string(hide_password=False))
-    db = Database(settings, clock) if backend != "postgresql" or engine.dialect.is_async else None
-    return db if db is not None else _Guest(engine, settings, clock)

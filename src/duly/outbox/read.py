@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +30,7 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is not sent yet, of one destination."""
+    """How it stands with one destination."""
 
     destination: str
     pending: int = 0
@@ -38,6 +38,8 @@ class Backlog:
     due: int = 0
     in_flight: int = 0
     parked: int = 0
+    #: Sent and not pruned yet; None where it was not counted.
+    sent: int | None = None
     #: When the oldest pending message was published, and how many seconds ago.
     oldest_at: datetime | None = None
     oldest_age: float = 0.0
@@ -135,17 +137,21 @@ class OutboxReader:
         at = self._now(connection)
         for name, status, n, n_due, n_leased, oldest in connection.execute(union_all(*parts)):
             found[name] = _added(found.get(name, Backlog(name)), status, n, n_due, n_leased, oldest, at)
+        if sent:
+            found = self._with_sent(connection, found)
         each = tuple(found[name] for name in sorted(found))
         oldest_at = min((b.oldest_at for b in each if b.oldest_at is not None), default=None)
-        counted = None
-        if sent:
-            counted = connection.execute(
-                select(func.count()).select_from(self.table).where(c.status == "sent")
-            ).scalar_one()
+        counted = sum(b.sent or 0 for b in each) if sent else None
         return Standing(
             sum(b.pending for b in each), sum(b.due for b in each), sum(b.in_flight for b in each), sum(b.parked for b in each), counted,
             oldest_at, _age(oldest_at, at), each,
         )  # fmt: skip
+
+    def _with_sent(self, connection: Connection, found: Mapping[str, Backlog]) -> dict[str, Backlog]:
+        c = self.table.c
+        query = select(c.destination, func.count().label("n")).where(c.status == "sent").group_by(c.destination)
+        sent = {row.destination: row.n for row in connection.execute(query)}
+        return {name: replace(found.get(name, Backlog(name)), sent=sent.get(name, 0)) for name in {*found, *sent}}
 
     def _now(self, connection: Connection) -> datetime:
         stamp = self.db.stamp()
@@ -157,11 +163,11 @@ class OutboxReader:
 
 def _added(b: Backlog, status: str, n: int, due: int, leased: int, oldest: datetime | None, now: datetime) -> Backlog:
     if status == Status.PARKED:
-        return Backlog(b.destination, b.pending, b.due, b.in_flight, b.parked + n, b.oldest_at, b.oldest_age)
+        return replace(b, parked=b.parked + n)
     at = oldest if b.oldest_at is None or (oldest is not None and oldest < b.oldest_at) else b.oldest_at
-    return Backlog(
-        b.destination, b.pending + n, b.due + int(due), b.in_flight + int(leased), b.parked, at, _age(at, now)
-    )
+    return replace(
+        b, pending=b.pending + n, due=b.due + int(due), in_flight=b.in_flight + int(leased), oldest_at=at, oldest_age=_age(at, now)
+    )  # fmt: skip
 
 
 def _age(instant: datetime | None, now: datetime) -> float:
