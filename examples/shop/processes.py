@@ -107,7 +107,6 @@ class Child:
 def _stop_with_the_parent() -> None:
     while os.read(0, 1024):  # not sys.stdin: its lock would be held while the interpreter ends
         pass
-    signal.alarm(int(GRACE))  # nobody is left who would kill it, so the system does if it does not stop
     os.kill(os.getpid(), signal.SIGTERM)
 
 
