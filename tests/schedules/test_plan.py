@@ -162,6 +162,21 @@ def test_a_deferred_occurrence_fires_when_the_blackout_ends() -> None:
     assert said(over) == [(2, "fired", "blackout"), (3, "fired", "blackout"), (4, "fired", "blackout")]
 
 
+def test_what_waited_for_an_earlier_job_is_no_part_of_a_blackout_that_comes_meanwhile() -> None:
+    waiting = (Waiting(at(1), "overlap"), Waiting(at(1.5), "overlap"))
+    known = facts(calendar=BLACKOUT, blackout="run_after", overlap="queue", decided_until=at(1.5), waiting=waiting)
+    within = plan(known, at(2.2))
+    assert said(within) == [(1, "deferred", "overlap"), (1.5, "deferred", "overlap"), (2, "deferred", "blackout")]
+    assert [d.same for d in within.decisions] == [True, True, False]  # and for these two there is nothing to write
+
+
+def test_while_there_are_more_that_wait_somebody_looks_again_soon() -> None:
+    known = facts(ends_at=at(1), decided_until=at(1), waiting=(Waiting(at(0.5), "blackout"),), more_waiting=True)
+    made = plan(known, at(2))
+    assert said(made) == [(0.5, "fired", "blackout")]
+    assert made.look_at == at(2) + LOOK_AGAIN
+
+
 def test_what_an_operator_wanted_again_is_not_held_by_a_blackout() -> None:
     made = plan(
         facts(calendar=BLACKOUT, decided_until=at(3), waiting=(Waiting(at(0.5), "backfill"),), overlap="queue"), at(3.5)

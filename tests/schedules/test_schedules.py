@@ -190,6 +190,27 @@ def test_one_bad_row_never_stops_the_others(scene: Scene, damage: str) -> None: 
         assert scene.pass_time(MINUTE).fired == 4
 
 
+@pytest.mark.parametrize(
+    "column", ["next_at", "decided_until", "starts_at", "ends_at", "created_at", "look_at", "input"]
+)
+def test_a_row_that_cannot_even_be_read_never_stops_the_others(scene: Scene, column: str) -> None:  # B010
+    for name in ("a", "bad", "b"):
+        scene.set(name, MINUTELY)
+    if column == "input" and not scene.app.db.is_sqlite:
+        pytest.skip("PostgreSQL keeps no text in a column of JSON that is none")
+    wrong = (
+        "'nope'" if scene.app.db.is_sqlite else "'-infinity'" if column in ("look_at", "starts_at") else "'infinity'"
+    )
+    scene.sql(f"UPDATE schedules SET {column} = {wrong} WHERE name = 'bad'")
+    for _ in range(3):
+        scene.pass_time(MINUTE)
+    assert [len(scene.schedules.ledger(name)) for name in ("a", "b")] == [3, 3]
+    assert {s.name for s in scene.schedules.all()} == {"a", "b", "bad"}
+    if column == "input":
+        assert scene.schedules.get("bad").state == "broken"
+    scene.scheduler.step()
+
+
 def test_a_definition_that_cannot_be_is_refused_by_field(scene: Scene) -> None:  # B010
     for given, field in (
         ({"recurrence": "0 * * * *"}, "recurrence"), ({"name": ""}, "name"), ({"input": {"m": 1}}, "m"), ({"overlap": "x"}, "overlap"),
@@ -483,6 +504,46 @@ def test_an_occurrence_within_a_blackout_waits_for_its_end_and_then_flows_in_ord
     scene.pass_time(timedelta(minutes=1))
     assert scene.ledger("s") == [(1, "fired", None), (2, "fired", "blackout"), (3, "fired", "blackout")]
     assert len({o.job_id for o in scene.schedules.ledger("s")}) == 3
+
+
+def test_more_than_a_thousand_deferred_occurrences_all_flow_in_the_end(scene: Scene) -> None:
+    scene.app.calendars.set(Window(dates="2026-05-01", tz="UTC", name="closed", scope="schedule:s"), actor="ann")
+    scene.set("s", MINUTELY, catch_up="all", ends_at=START + 18 * HOUR)
+    scene.pass_time(20 * HOUR)
+    assert Counter(o.status for o in scene.schedules.ledger("s", limit=2000)) == {Status.DEFERRED: 1079}
+    scene.pass_time(4 * HOUR)
+    scene.pass_time(timedelta(seconds=2))
+    assert Counter(o.status for o in scene.schedules.ledger("s", limit=2000)) == {Status.FIRED: 1079}
+
+
+def test_a_long_backfill_does_not_crowd_out_what_is_due_by_itself(scene: Scene) -> None:
+    scene.set("s", MINUTELY, overlap="queue")
+    scene.schedules.backfill("s", START - 20 * HOUR, START)
+    scene.pass_time(timedelta(seconds=2))  # one of them
+    scene.pass_time(MINUTE)
+    drain(scene.app)
+    scene.pass_time(timedelta(seconds=2))
+    assert [o.trigger for o in scene.schedules.ledger("s", statuses=["fired"])] == [Trigger.SCHEDULE, Trigger.BACKFILL]
+
+
+@pytest.mark.parametrize("act", ["edit", "remove", "pause"])
+def test_what_was_due_while_a_schedule_was_broken_is_decided_before_it_is_changed(scene: Scene, act: str) -> None:
+    scene.set("s", MINUTELY, catch_up="all")
+    ident = scene.schedules.get("s").id
+    good = scene.sql("SELECT CAST(recurrence AS text) FROM schedules")[0][0]
+    scene.sql("UPDATE schedules SET recurrence = '[]'")
+    scene.pass_time(40 * MINUTE)
+    scene.sql("UPDATE schedules SET recurrence = :good", good=good)
+    scene.clock.advance(30)
+    if act == "edit":
+        scene.set("s", HOURLY)
+    elif act == "remove":
+        scene.schedules.remove("s")
+    else:
+        scene.schedules.pause("s")
+    assert scene.sql("SELECT count(*), min(status), max(status) FROM occurrences WHERE schedule_id = :i", i=ident) == [
+        (40, "fired", "fired")
+    ]
 
 
 def test_a_blackout_that_is_taken_away_lets_what_waits_go(scene: Scene) -> None:

@@ -229,12 +229,19 @@ class Schedules:
         """Decide what is due until now as the schedule stands; its row is locked. What cannot be planned is left."""
         scheduler = self._made()
         calendar = scheduler.calendar(connection)
-        while schedule.spec is not None and schedule.look_at is not None and schedule.look_at <= now:
+        # asked of the plan and not of look_at: one that is broken is looked at later than it is due
+        while schedule.spec is not None:
             waiting = self._store.waiting(connection, [schedule.id]).get(schedule.id, [])
             alive = self._store.count_alive(connection, [schedule.id]).get(schedule.id, 0)
             facts = scheduler.facts(schedule, calendar, waiting, alive)
-            scheduler.apply(connection, [(schedule, checked(plan(facts, now)))], now)
+            try:
+                its_plan = checked(plan(facts, now))
+            except (RuntimeError, InvalidArgument):
+                break
+            _, refused = scheduler.write_apart(connection, [(schedule, its_plan)], now)
             schedule = self._store.get(connection, schedule.name, schedule.tenant)
+            if refused or its_plan.look_at is None or its_plan.look_at > now:
+                break
         return schedule
 
     # ------------------------------------------------------------------ acts

@@ -46,6 +46,8 @@ class Facts:
     calendar: Calendar = field(default_factory=Calendar)
     #: Deferred occurrences, in order.
     waiting: Sequence[Waiting] = ()
+    #: There are more of them than these.
+    more_waiting: bool = False
     #: How many jobs of earlier occurrences have not ended.
     alive: int = 0
     #: An occurrence found within this span is not late.
@@ -66,6 +68,8 @@ class Decision:
     release_at: datetime | None = None
     #: Did it stand in the ledger before, deferred?
     known: bool = False
+    #: It waits on for what it waited for, so there is nothing to write.
+    same: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ def plan(facts: Facts, now: datetime, most: int = PORTION) -> Plan:
     next_at = next_planned(facts, until)
     releases = [d.release_at for d in decided.values() if d.status is Status.DEFERRED and d.release_at is not None]
     looks = releases if next_at is None else [next_at, *releases]
+    if facts.more_waiting:
+        looks.append(now + LOOK_AGAIN)
     decisions = tuple(decided[at] for at in sorted(decided))
     return Plan(decisions, until, next_at, min(looks, default=None), replaces)
 
@@ -152,17 +158,28 @@ def _look_at(
         if not covered and now - at <= facts.grace:  # it was planned before the blackout, and is on time
             runnable.append(_Due(at))
             return
-        decided[at] = _held(facts, at, now, known=False)
+        decided[at] = _held(facts, at, _free_again(facts, now))
         return
     runnable.append(_Due(at, after_blackout=covered, late=now - at > facts.grace))
 
 
-def _held(facts: Facts, at: datetime, now: datetime, *, known: bool) -> Decision:
-    """Deferred until the blackout over ``now`` ends."""
+def _free_again(facts: Facts, now: datetime) -> datetime:
+    """When to look again at what a blackout holds: at its end, or sooner in case somebody ends it."""
     end = facts.calendar.free_from(now)
-    again = now + LOOK_BLACKOUT if end is None else min(end, now + LOOK_BLACKOUT)
+    return now + LOOK_BLACKOUT if end is None else min(end, now + LOOK_BLACKOUT)
+
+
+def _held(facts: Facts, at: datetime, again: datetime, waited: str | None = None) -> Decision:
+    """Deferred by the blackout that covers the present; what waited for something else goes on waiting for that."""
+    policy = f"blackout={facts.policies.blackout}"
     return Decision(
-        at, Status.DEFERRED, "blackout", f"blackout={facts.policies.blackout}", release_at=again, known=known
+        at,
+        Status.DEFERRED,
+        waited or "blackout",
+        policy,
+        release_at=again,
+        known=waited is not None,
+        same=waited is not None,
     )
 
 
@@ -170,11 +187,12 @@ def _released(facts: Facts, now: datetime, decided: dict[datetime, Decision]) ->
     """Those deferred before that want to run now; the others go on waiting."""
     free = []
     covered = bool(facts.waiting) and facts.calendar.covers(now)
+    again = _free_again(facts, now) if covered else now
     for each in facts.waiting:
         if facts.paused and each.reason != "backfill":
             decided[each.due_at] = Decision(each.due_at, Status.SKIPPED, "paused", "paused", known=True)
         elif covered and each.reason != "backfill":
-            decided[each.due_at] = _held(facts, each.due_at, now, known=True)
+            decided[each.due_at] = _held(facts, each.due_at, again, each.reason)
         else:
             free.append(_Due(each.due_at, each.reason, after_blackout=each.reason == "blackout"))
     return free
@@ -222,7 +240,13 @@ def _overlap(facts: Facts, runnable: list[_Due], now: datetime, decided: dict[da
         else:
             reason = "backfill" if due.waited == "backfill" else "overlap"
             decided[due.due_at] = Decision(
-                due.due_at, Status.DEFERRED, reason, policy, release_at=now + LOOK_AGAIN, known=known
+                due.due_at,
+                Status.DEFERRED,
+                reason,
+                policy,
+                release_at=now + LOOK_AGAIN,
+                known=known,
+                same=due.waited == reason,
             )
     return replaces
 

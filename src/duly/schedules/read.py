@@ -62,7 +62,10 @@ def standing(connection: Connection, late: datetime) -> Standing:
 
 
 def _zone(recurrence: str) -> str | None:
-    found: Any = orjson.loads(recurrence)  # it was planned by it
+    try:
+        found: Any = orjson.loads(recurrence)
+    except orjson.JSONDecodeError:  # written by hand, and not looked at yet
+        return None
     return found.get("tz") if isinstance(found, dict) else None
 
 

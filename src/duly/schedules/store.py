@@ -6,12 +6,27 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, delete, func, insert, or_, select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    Connection,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import DataError, IntegrityError
 
 from duly.audit.store import record
 from duly.jobs.tables import jobs
@@ -44,6 +59,10 @@ LONGEST_PAUSE = timedelta(hours=1)
 
 #: JSON is read as text and taken apart row by row: what somebody wrote by hand may be none.
 _JSON = ("recurrence", "input")
+#: What reading a damaged row raises: on this side of the connection, so the transaction goes on.
+_UNREADABLE = (TypeError, ValueError, OverflowError, DataError)
+#: Stands for an instant that cannot be read.
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 #: For each schedule a short walk down its newest jobs, by index.
 _COUNT_ALIVE = text("""
     SELECT s.id, (SELECT count(*)
@@ -77,10 +96,11 @@ class ScheduleStore:
         query = select(*_COLUMNS).where(
             schedules.c.tenant == tenant, schedules.c.name == name, schedules.c.removed_at.is_(None)
         )
-        row = connection.execute(query.with_for_update() if lock else query).first()
-        if row is None:
+        query = query.with_only_columns(schedules.c.id)
+        ident = connection.execute(query.with_for_update() if lock else query).scalar()
+        if ident is None:
             raise NotFound("schedule", name)
-        return self._schedule(row)
+        return self._schedules(connection, [ident])[0]
 
     def find(self, connection: Connection, name: str, tenant: str, lock: bool = False) -> Schedule | None:
         try:
@@ -93,15 +113,36 @@ class ScheduleStore:
         query = select(*_COLUMNS).where(schedules.c.removed_at.is_(None)).order_by(schedules.c.tenant, schedules.c.name)
         if tenant is not None:
             query = query.where(schedules.c.tenant == tenant)
-        return [self._schedule(row) for row in connection.execute(query)]
+        return self._schedules(connection, list(connection.execute(query.with_only_columns(schedules.c.id)).scalars()))
 
     def due(self, connection: Connection, now: datetime | None, most: int, only: int | None = None) -> list[Schedule]:
         """Schedules that somebody has to look at, locked; those in other hands are passed by."""
         at = self.db.now() if now is None else now
-        query = select(*_COLUMNS).where(schedules.c.look_at <= at).order_by(schedules.c.look_at).limit(most)
+        query = select(schedules.c.id).where(schedules.c.look_at <= at).order_by(schedules.c.look_at).limit(most)
         if only is not None:
             query = query.where(schedules.c.id == only)
-        return [self._schedule(row) for row in connection.execute(query.with_for_update(skip_locked=True))]
+        return self._schedules(connection, list(connection.execute(query.with_for_update(skip_locked=True)).scalars()))
+
+    def any_due(self, connection: Connection, now: datetime | None) -> bool:
+        """Is there a schedule that somebody has to look at?"""
+        at = self.db.now() if now is None else now
+        return connection.execute(select(schedules.c.id).where(schedules.c.look_at <= at).limit(1)).first() is not None
+
+    def _schedules(self, connection: Connection, idents: Sequence[int]) -> list[Schedule]:
+        """Schedules by number, in that order. A row that holds what no instant can be is found out alone (case B010)."""
+        if not idents:
+            return []
+        query = select(*_COLUMNS).where(schedules.c.id.in_(idents))
+        try:
+            rows = {row.id: row for row in connection.execute(query)}
+        except _UNREADABLE as error:
+            if len(idents) > 1:
+                return [s for ident in idents for s in self._schedules(connection, [ident])]
+            named = select(schedules.c.id, schedules.c.version, schedules.c.name, schedules.c.tenant)
+            row = connection.execute(named.where(schedules.c.id == idents[0])).one()
+            problem = f"its row cannot be read: {brief(error)}"
+            return [Schedule(row.id, row.version, None, row.name, row.tenant, _NEVER, None, None, error=problem)]
+        return [self._schedule(rows[ident]) for ident in idents if ident in rows]
 
     def next_look(self, connection: Connection) -> datetime | None:
         """When the first schedule is to be looked at."""
@@ -120,14 +161,15 @@ class ScheduleStore:
         return found
 
     def waiting(self, connection: Connection, idents: Sequence[int]) -> dict[int, list[Waiting]]:
-        """The deferred occurrences of schedules, in order; the first of each."""
+        """The deferred occurrences of schedules, in order: the first of each, and one more than ``WAITING`` where there are more."""
         found: dict[int, list[Waiting]] = defaultdict(list)
         for ident in self._with_deferred(connection, idents):
             query = (
                 select(occurrences.c.due_at, occurrences.c.reason)
                 .where(occurrences.c.schedule_id == ident, occurrences.c.status == "deferred")
-                .order_by(occurrences.c.due_at)
-                .limit(WAITING)
+                # what an operator wanted again comes last, so that it crowds out nothing
+                .order_by(case((occurrences.c.reason == "backfill", 1), else_=0), occurrences.c.due_at)
+                .limit(WAITING + 1)
             )
             found[ident] = [Waiting(due_at, reason or "") for due_at, reason in connection.execute(query)]
         return found
@@ -380,6 +422,8 @@ class ScheduleStore:
                     "acted_at": now, "release_at": d.release_at, "version": schedule.version, "tz_version": version,
                     "late": (now - d.due_at).total_seconds() if d.status is Status.FIRED and not d.known else None,
                 }  # fmt: skip
+                if d.same:
+                    continue
                 if d.known:
                     known.append(row | {"b_schedule": schedule.id, "b_due": d.due_at})
                 else:

@@ -23,13 +23,15 @@ from duly.kernel.localtime import in_utc
 from duly.kernel.windows import Calendar
 from duly.schedules.plan import Facts, Plan, Waiting, checked, next_planned, plan
 from duly.schedules.schedule import Schedule, Status
-from duly.schedules.store import ScheduleStore
+from duly.schedules.store import WAITING, ScheduleStore
 from duly.storage.wake import Bell
 
 #: Schedules looked at in one transaction.
 BATCH = 200
 #: The longest sleep: what another process changed is heard by then.
 POLL = 1.0
+#: Seconds until another look at a schedule that another scheduler has locked.
+CONTENDED = 0.1
 #: Seconds between looks for what is to be pruned, and for time zone data that changed.
 PRUNE_EVERY = 60.0
 
@@ -95,22 +97,18 @@ class Scheduler:
             if not found:
                 return
             planned, failed = self._plan(connection, found, at)
-            written, refused = self._write(connection, planned, at)
+            written, refused = self.write_apart(connection, planned, at)
             decided.extend(written)
             for schedule, problem in [*failed, *refused]:
                 broken.append((schedule, problem, self.store.mark_broken(connection, schedule.id, problem, at)))
 
-        if not self.db.read(lambda c: self._any_due(c, now)):
+        if not self.db.read(lambda c: self.store.any_due(c, now)):
             return TickReport()
         self.db.write(act)
         report = self._tell(decided, broken)
         if report.fired:
             self.db.bells.ring()
         return report
-
-    def _any_due(self, connection: Connection, now: datetime | None) -> bool:
-        look = self.store.next_look(connection)
-        return look is not None and look <= (now or self.store.present(connection))
 
     def _plan(
         self, connection: Connection, found: Sequence[Schedule], at: datetime
@@ -137,12 +135,12 @@ class Scheduler:
             raise InvalidArgument("schedule", schedule.error or "cannot be read.")
         return Facts(
             spec.recurrence, spec.policies, schedule.decided_until, spec.starts_at, spec.ends_at, schedule.paused_at is not None,
-            calendar.applying_to(f"queue:{spec.queue}", f"schedule:{schedule.name}"), waiting, alive, self._grace,
+            calendar.applying_to(f"queue:{spec.queue}", f"schedule:{schedule.name}"), waiting[:WAITING], len(waiting) > WAITING, alive, self._grace,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ writing
 
-    def _write(
+    def write_apart(
         self, connection: Connection, planned: Sequence[tuple[Schedule, Plan]], at: datetime
     ) -> tuple[list[Decided], list[tuple[Schedule, str]]]:
         """Write plans, all at once; if the database refuses, one by one, so that what it refuses stops no other."""
@@ -151,7 +149,9 @@ class Scheduler:
         try:
             with connection.begin_nested():
                 return self.apply(connection, planned, at), []
-        except SQLAlchemyError as error:
+        except DatabaseError:
+            raise
+        except Exception as error:
             if self.db.translated(error) is not error:  # it is away
                 raise
             if len(planned) == 1:
@@ -159,7 +159,7 @@ class Scheduler:
         written: list[Decided] = []
         refused: list[tuple[Schedule, str]] = []
         for one in planned:
-            good, bad = self._write(connection, [one], at)
+            good, bad = self.write_apart(connection, [one], at)
             written += good
             refused += bad
         return written, refused
@@ -235,11 +235,18 @@ class Scheduler:
             self._prune_due = time.monotonic() + PRUNE_EVERY
             self.retime()
             self.prune()
-        self.tick()
-        self.bell.wait(self.db.read(self._until_next))
+        looked = self.tick().looked
+        # what is due and could not be had is in the hands of another scheduler at this moment
+        least = 0.0 if looked else CONTENDED
+        self.bell.wait(max(least, self.db.read(self._until_next)))
 
     def _until_next(self, connection: Connection) -> float:
-        look = self.store.next_look(connection)
+        try:
+            look = self.store.next_look(connection)
+        except (TypeError, ValueError, OverflowError, SQLAlchemyError) as error:
+            if self.db.translated(error) is not error:
+                raise
+            return POLL  # a row that holds no instant
         if look is None or self.db.clock.manual:
             return POLL
         return min(POLL, max(0.0, (look - self.store.present(connection)).total_seconds()))
