@@ -75,7 +75,7 @@ def test_a_run_that_failed_and_is_tried_again_is_a_sign_of_life_too(world: World
 
 
 def _stored(world: World, at: Any) -> Any:
-    from duly.storage.types import to_micros
+    from duly.kernel.clock import to_micros
 
     return to_micros(at) if world.app.db.is_sqlite else at
 

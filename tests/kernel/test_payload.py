@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from duly.kernel.errors import InvalidArgument, InvalidPayload
-from duly.kernel.payload import MAX_DEPTH, check_name, check_size, check_value
+from duly.kernel.payload import MAX_DEPTH, check_name, check_number, check_size, check_value, check_whole
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 plain = st.recursive(
@@ -103,3 +103,24 @@ def test_a_payload_beyond_the_limit_is_refused_with_both_numbers() -> None:
     check_size(256, 256, "the input")
     with pytest.raises(InvalidPayload, match=r"is 1,257 bytes when encoded; the limit is 1,256"):
         check_size(1257, 1256, "the input")
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, 0, 2**31], ids=repr)
+def test_what_is_no_whole_number_in_bounds_is_refused_in_one_wording(value: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"limit: is .*; it must be a whole number, at least 1\. Pause it\."):
+        check_whole(value, "limit", remedy="Pause it.")
+    with pytest.raises(InvalidArgument, match=r"it must be a whole number from 1 to 2,000\."):
+        check_whole(value, "limit", 1, 2_000)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, -1, math.nan, math.inf], ids=repr)
+def test_what_is_no_number_in_bounds_is_refused_in_one_wording(value: object) -> None:
+    with pytest.raises(InvalidArgument, match=r"lease: is .*; it must be seconds, 0 or more\."):
+        check_number(value, "lease", "seconds, 0 or more", 0)
+
+
+def test_numbers_in_bounds_are_returned() -> None:
+    assert (check_whole(1, "n"), check_whole(2_000, "n", 1, 2_000)) == (1, 2_000)
+    assert (check_number(0, "n", "", 0), check_number(0.5, "n", "", 0, 1, above=True)) == (0, 0.5)
+    with pytest.raises(InvalidArgument):
+        check_number(0, "n", "more than 0", 0, above=True)

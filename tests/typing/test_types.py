@@ -9,6 +9,8 @@ import sys
 import pytest
 
 PROGRAM = """
+from sqlalchemy.orm import Session
+
 from duly import INJECT, Backoff, Context, Duly, Enqueued, Job
 
 app = Duly("sqlite:///x.db")
@@ -24,6 +26,11 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+@app.task
+def book(order: int, job: Job = INJECT, session: Session = INJECT) -> None: ...
+
+
+booked: Enqueued = book.enqueue(17)
 made: Enqueued = greet.enqueue("Ada", times=2)
 job: Job = made.job
 created: bool = made.created
@@ -40,6 +47,7 @@ async def inside() -> None:
 greet.enqueue(1)                # wrong: name is a text
 greet.enqueue("Ada", time=2)    # wrong: no such parameter
 add.enqueue(1)                  # wrong: b is missing
+book.enqueue()                  # wrong: order is missing
 add.using(key="k").enqueue("1", 2)   # wrong: a is a number
 """
 

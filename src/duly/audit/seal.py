@@ -22,8 +22,8 @@ import orjson
 from sqlalchemy import Connection, func, insert, select, text
 
 from duly.audit.tables import audit_log, audit_seals
+from duly.kernel.clock import to_micros
 from duly.storage.database import Database
-from duly.storage.types import to_micros
 
 #: How long a gap is watched for rows that commit late.
 LATE = timedelta(hours=1)

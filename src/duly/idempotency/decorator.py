@@ -38,7 +38,7 @@ from duly.kernel.errors import (
     StoreUnavailable,
     brief,
 )
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, check_number
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,8 +135,7 @@ def idempotent_task(
         ("heartbeat", heartbeat),
         ("wait_timeout", wait_timeout),
     ):
-        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
-            raise InvalidArgument(field, f"is {number!r}; it must be seconds, more than 0.")
+        check_number(number, field, "seconds, more than 0", 0, 1e9, above=True)
     terms = Terms(timedelta(seconds=time_limit + margin), timedelta(seconds=heartbeat), keep)
     check_name(tenant, "tenant")
     task, body = (fn, fn.fn) if isinstance(fn, Task) else (None, fn)

@@ -28,7 +28,7 @@ from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.store import LOOK, Holding, Store, store_finder
 from duly.idempotency.telling import Teller
 from duly.kernel.errors import InvalidArgument, StoreUnavailable, brief
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, check_number
 
 MIB = 1024 * 1024
 #: The longest time, in seconds, after which a client is asked to try again: a request may end at any moment.
@@ -102,8 +102,7 @@ class IdempotencyMiddleware:
             ("lock", lock, "seconds"),
             ("heartbeat", heartbeat, "seconds"),
         ):
-            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e9:
-                raise InvalidArgument(field, f"is {number!r}; it must be {unit}, 0 or more.")
+            check_number(number, field, f"{unit}, 0 or more", 0, 1e9)
         if not callable(remember) or not (identity is None or callable(identity)):
             raise InvalidArgument("identity" if callable(remember) else "remember", "must be a function.")
         self.app = app

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from duly.idempotency.reservation import LIFECYCLE, Ask, Reservation, State
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from duly.kernel.clock import from_micros, to_micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,7 @@ def come_again(busy: Busy, u: float) -> float:
     life, from one second to ten, and never after its lock. ``u`` in [0, 1) spreads duplicates that came together.
     """
     held = busy.reservation
-    begun = _EPOCH + timedelta(microseconds=held.token)
-    ran = (held.seen_at - begun).total_seconds()
+    ran = (held.seen_at - from_micros(held.token)).total_seconds()
     left = (busy.until - held.seen_at).total_seconds()
     return min(max(ran, 1.0), 10.0, max(left, 1.0)) * (1.0 + 0.5 * u)
 
@@ -84,7 +82,7 @@ def _reserved(ask: Ask, now: datetime, before: Reservation | None) -> Reservatio
         state = LIFECYCLE.target(before.state, "take_over" if before.state is State.IN_PROGRESS else "reserve")
     else:
         state = LIFECYCLE.target(None, "reserve")
-    token = (now - _EPOCH) // timedelta(microseconds=1)
+    token = to_micros(now)
     return Reservation(
         tenant=ask.tenant, key=ask.key, task=ask.task, state=state, owner=ask.owner,
         token=token if before is None else max(token, before.token + 1), fingerprint=ask.fingerprint,

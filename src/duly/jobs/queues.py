@@ -23,7 +23,7 @@ from duly.jobs.store import JobStore
 from duly.jobs.tables import GATE_KEY, jobs, queue_starts, queues, system_state
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, gate, read_gate
-from duly.kernel.payload import check_name, check_text
+from duly.kernel.payload import check_name, check_text, check_whole
 from duly.storage.database import Database
 from duly.storage.types import Instant
 
@@ -77,11 +77,7 @@ LONGEST_WINDOW = 400 * 86_400.0
 
 def _whole(field: str, value: object) -> int:
     """A number of jobs. Raises InvalidArgument."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-        raise InvalidArgument(
-            field, f"is {value!r}; it must be a whole number, at least 1.", "Pause the queue to stop it."
-        )
-    return value
+    return check_whole(value, field, remedy="Pause the queue to stop it.")
 
 
 class QueueStore:

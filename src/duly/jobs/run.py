@@ -25,9 +25,9 @@ from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import Job, Status
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.task import Task
+from duly.kernel.clock import from_micros
 from duly.kernel.errors import Cancel, InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.outcome import Outcome, OutcomeKind
-from duly.storage.types import from_micros
 
 #: Why a run was interrupted from outside.
 Reason = Literal["timeout", "cancel", "release", "lost"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -19,7 +18,7 @@ from duly.jobs.codec import Codec
 from duly.jobs.job import Enqueued, Job
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, check_number, check_whole
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,8 +64,10 @@ class Options:
             if value is not None:
                 check_name(value, name)
         self._check_moment()
-        _check_whole("priority", self.priority, -(2**31))
-        _check_whole("max_attempts", self.max_attempts, 1)
+        for name, low in (("priority", -(2**31)), ("max_attempts", 1)):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(value, name, low, 2**31 - 1)
         self._check_key()
         if self.parent is not None and not isinstance(self.parent, int | Job | Enqueued):
             raise InvalidArgument("parent", f"is of type {type(self.parent).__name__}.", "Give a job or its id.")
@@ -153,10 +154,12 @@ class Task(Generic[P, R]):
     def __post_init__(self) -> None:
         check_name(self.name, "task name")
         check_name(self.queue, "queue")
-        _check_whole("priority", self.priority, -(2**31))
-        _check_whole("max_attempts", self.max_attempts, 1)
-        if self.timeout is not None and (not isinstance(self.timeout, float | int) or not 0 < self.timeout < math.inf):
-            raise InvalidArgument("timeout", f"is {self.timeout!r}; it must be a number of seconds, more than 0.")
+        for name, low in (("priority", -(2**31)), ("max_attempts", 1)):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(value, name, low, 2**31 - 1)
+        if self.timeout is not None:
+            check_number(self.timeout, "timeout", "a number of seconds, more than 0", 0, above=True)
         if not isinstance(self.backoff, Backoff):
             raise InvalidArgument("backoff", f"is of type {type(self.backoff).__name__}.", "Give a duly.Backoff.")
         if self.audit_action is not None:
@@ -268,12 +271,6 @@ def _options(given: Mapping[str, Any]) -> Options:
         known = Options.__dataclass_fields__
         wrong = next((name for name in given if name not in known), "?")
         raise InvalidArgument(wrong, "is not an option of a job.", f"Options are: {', '.join(known)}.") from None
-
-
-def _check_whole(field: str, value: Any, low: int) -> None:
-    """A whole number from ``low`` that fits in 32 bits, or None."""
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not low <= value < 2**31):
-        raise InvalidArgument(field, f"is {value!r}; it must be a whole number from {low:,} to {2**31 - 1:,}.")
 
 
 def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:

@@ -1,9 +1,21 @@
-"""What a clock is. The only clock that reads the machine's time is ``duly.clock.SystemClock``."""
+"""What a clock is, and instants as numbers. The only clock that reads the machine's time is ``duly.clock.SystemClock``."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_micros(instant: datetime) -> int:
+    """Microseconds since 1970 of an aware instant, exactly (no float on the way)."""
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_micros(micros: int) -> datetime:
+    """The aware instant in UTC so many microseconds after the beginning of 1970."""
+    return _EPOCH + timedelta(microseconds=micros)
 
 
 class Clock(Protocol):

@@ -47,6 +47,25 @@ def check_name(text: str, field: str, limit: int = 200) -> str:
         raise InvalidArgument(field, error.problem, error.remedy) from None
 
 
+def check_whole(value: object, field: str, low: int = 1, high: int | None = None, remedy: str = "") -> int:
+    """A whole number from ``low`` to ``high``; without ``high``, at least ``low`` and of 32 bits. Returns it."""
+    most = 2**31 - 1 if high is None else high
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= most:
+        bounds = f", at least {low:,}" if high is None else f" from {low:,} to {high:,}"
+        raise InvalidArgument(field, f"is {value!r}; it must be a whole number{bounds}.", remedy)
+    return value
+
+
+def check_number(
+    value: object, field: str, wanted: str, low: float, below: float = math.inf, above: bool = False
+) -> float:
+    """A number from ``low`` (``above``: more than that) to less than ``below``. ``wanted`` says so in words. Returns it."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and low <= value < below
+    if not good or (above and value == low):
+        raise InvalidArgument(field, f"is {value!r}; it must be {wanted}.")
+    return value  # type: ignore[return-value]
+
+
 def check_value(value: Any, path: str, depth: int = 0) -> None:
     """Refuse a value that does not come back as it was sent. ``path`` names it in the error, e.g. ``items[2].price``."""
     kind = type(value)

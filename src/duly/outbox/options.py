@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import check_number, check_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,14 @@ class Options:
             value = getattr(self, name)
             if value is None and name == "keep":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < math.inf:
-                raise InvalidArgument(name, f"is {value!r}; it must be a number of seconds, at least {low:g}.")
+            check_number(value, name, f"a number of seconds, at least {low:g}", low)
         for name, low, high in (
             ("batch", 1, 10_000),
             ("concurrency", 1, 1_000),
             ("per_destination", 1, 1_000),
             ("max_payload", 256, 2**30),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise InvalidArgument(name, f"is {value!r}; it must be a whole number from {low:,} to {high:,}.")
+            check_whole(getattr(self, name), name, low, high)
         if not isinstance(self.notify, bool):
             raise InvalidArgument("notify", f"is {self.notify!r}.", "Use True or False.")
 

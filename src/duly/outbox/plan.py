@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry
+from duly.kernel.payload import check_whole
 from duly.outbox.message import LIFECYCLE, Message, Status
 
 #: The longest that a transport can put a message off (``Retry(after=…)``), in seconds: a day.
@@ -41,8 +42,7 @@ class Policy:
     on_parked: OnParked = "hold"
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
-            raise InvalidArgument("max_attempts", f"is {self.max_attempts!r}; it must be a whole number, at least 1.")
+        check_whole(self.max_attempts, "max_attempts")
         if not isinstance(self.backoff, Backoff):
             raise InvalidArgument("backoff", f"is of type {type(self.backoff).__name__}.", "Give a duly.Backoff.")
         if self.on_parked not in ("hold", "skip"):

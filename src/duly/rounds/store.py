@@ -14,12 +14,13 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
+from duly.kernel.clock import from_micros
 from duly.rounds.plan import NO_REPEAT, GroupFacts, Opened, Past, Planned, RoundFacts
 from duly.rounds.round import Status
 from duly.rounds.tables import groups, round_ticks, rounds
 from duly.storage.database import Database
 from duly.storage.rows import encode, plus_seconds, relation
-from duly.storage.types import Instant, from_micros
+from duly.storage.types import Instant
 
 #: Before every instant that a column can hold here.
 NEVER_YET = datetime(1900, 1, 1, tzinfo=UTC)

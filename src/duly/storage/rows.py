@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from duly.storage.types import to_micros
+from duly.kernel.clock import to_micros
 
 
 def relation(sqlite: bool, columns: Mapping[str, str], alias: str = "r") -> str:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -18,19 +18,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 
+from duly.kernel.clock import from_micros, to_micros
+
 #: 64-bit keys; SQLite only numbers rows by itself in a column declared INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_micros(instant: datetime) -> int:
-    """Microseconds since 1970 of an aware instant, exactly (no float on the way)."""
-    return (instant - _EPOCH) // timedelta(microseconds=1)
-
-
-def from_micros(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
 
 
 class Instant(types.TypeDecorator[datetime]):

@@ -40,6 +40,7 @@ from duly.jobs.worker import Worker
 from duly.jobs.worker.running import STARTS_WITHIN
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
+from duly.kernel.payload import check_whole
 from duly.outbox.transports.brokers import CAREFUL
 
 #: The name of the Celery task that runs a job.
@@ -81,8 +82,7 @@ class Dispatcher(Worker):
             raise InvalidArgument(
                 "celery_app", f"is of type {type(celery_app).__name__}.", "Give a Celery application."
             )
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InvalidArgument("limit", f"is {limit!r}; it must be a whole number, at least 1.")
+        check_whole(limit, "limit")
         if not handover_timeout >= 1:
             raise InvalidArgument(
                 "handover_timeout",

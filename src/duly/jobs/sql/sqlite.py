@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from duly.calendars.tables import held
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
-from duly.storage.types import to_micros
+from duly.kernel.clock import to_micros
 
 _HELD = "SET status = 'running', attempts = attempts + 1, worker = :worker, lease_token = :token + id, lease_until = :until, started_at = :now"
 GATE_OPEN = "NOT EXISTS (SELECT 1 FROM system_state WHERE key = 'atlas_online' AND lower(trim(trim(value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"

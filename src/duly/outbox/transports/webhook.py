@@ -33,6 +33,7 @@ from duly._version import __version__
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry
+from duly.kernel.payload import check_number
 from duly.outbox.message import Message
 from duly.outbox.transports.addresses import Guard, Resolve, resolve
 
@@ -68,8 +69,7 @@ class WebhookTransport:
         timeout: float = 10.0, source: str = "/duly/outbox", type: str = "duly.message", allow_http: bool = False,
         allow_private: bool = False, verify: ssl.SSLContext | None = None, clock: Clock | None = None, resolve: Resolve = resolve,
     ) -> None:  # fmt: skip
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 600:
-            raise InvalidArgument("timeout", f"is {timeout!r}; it must be a number of seconds up to 600.")
+        check_number(timeout, "timeout", "a number of seconds up to 600", 0, 600.000001, above=True)
         if not source or not type:
             raise InvalidArgument("source" if not source else "type", "is empty.")
         self._urls, self._timeout, self._source, self._type = urls, float(timeout), source, type
