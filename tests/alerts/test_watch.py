@@ -89,6 +89,15 @@ def test_a_suspicion_that_passes_leaves_no_row_and_no_trace(world: World) -> Non
     assert world.heard("alert_raised") == []
 
 
+def test_a_clock_that_was_ahead_for_a_while_blinds_nobody(world: World) -> None:
+    now = world.clock.now()
+    world.later(days=30)
+    world.clock.set(now)
+    failing(world)
+    world.app.alerts.duty("a worker")
+    assert {rule for rule, _ in world.raised()} == {"jobs_failing", "queue_failing"}
+
+
 # --- Who judges ------------------------------------------------------------------------------------------------------------
 
 

@@ -129,7 +129,16 @@ def test_a_group_comes_back_as_it_was_made(rounds: Rounds) -> None:
     made = rounds.groups.add(
         "a", "Asia/Kathmandu", drop_time=time(6, 30), notifications=False, cooldown=timedelta(hours=1), tenant="acme"
     )
-    assert made == rounds.groups.get(made.id) == rounds.groups.get("a", tenant="acme")
+    assert made == rounds.groups.get(made.id, tenant="acme") == rounds.groups.get("a", tenant="acme")
+    rounds.members.add("a", "ada", tenant="acme")
+    for foreign in ("beta", None):  # no number and no name of another tenant's group opens it
+        for ask in (rounds.groups.get, rounds.members.all, rounds.prompts.all):
+            with pytest.raises(NotFound):
+                ask(made.id, tenant=foreign)
+        with pytest.raises(NotFound):
+            rounds.groups.set(made.id, zone="UTC", tenant=foreign)
+        with pytest.raises(NotFound):
+            rounds.next(made.id, tenant=foreign)
     assert (made.zone, made.drop_time, made.notifications, made.cooldown) == ("Asia/Kathmandu", "06:30", False, 3600)
     with pytest.raises(NotFound):
         rounds.groups.get("a")

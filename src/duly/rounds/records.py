@@ -76,11 +76,9 @@ class Records:
     # ------------------------------------------------------------------ groups
 
     def group(self, connection: Connection, which: int | str, tenant: str) -> Group:
-        """A group by its number, or by its name within a tenant. Raises NotFound."""
-        mine = (
-            groups.c.id == which if isinstance(which, int) else (groups.c.tenant == tenant) & (groups.c.name == which)
-        )
-        row = connection.execute(select(groups).where(mine)).first()
+        """A group of a tenant by its number or its name. Raises NotFound, also for another tenant's."""
+        named = groups.c.id == which if isinstance(which, int) else groups.c.name == which
+        row = connection.execute(select(groups).where(groups.c.tenant == tenant, named)).first()
         if row is None:
             raise NotFound("group", which)
         return _group(row)
@@ -254,7 +252,8 @@ class Records:
         self._audit(connection, actor, PROMPT_REMOVED, "prompt", ident, group.tenant, reason=reason, group=group.id)
 
     def _group_of_prompt(self, connection: Connection, ident: int) -> Group:
-        group = self.group(connection, self.prompt(connection, ident).group_id, "")
+        found = select(groups).where(groups.c.id == self.prompt(connection, ident).group_id)
+        group = _group(connection.execute(found).one())
         wait_lock(self.db, connection, ROOM, group.id)
         self.prompt(connection, ident)
         return group

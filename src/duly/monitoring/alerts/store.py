@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, text, update
 
 from duly.audit.store import record
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
@@ -30,6 +30,8 @@ _NAMES = [f.name for f in fields(Alert)]
 _COLUMNS = [alerts.c[name] for name in _NAMES]
 #: Seconds after which the server ends a judgement whose process does not go on (PostgreSQL).
 STANDS_STILL = 10
+#: A judgement dated further than this in the future, in seconds, is one by a clock that was ahead: it keeps nobody from judging.
+AHEAD = 3_600
 #: The longest text that is kept of an alert.
 LONGEST = 2_000
 
@@ -133,6 +135,8 @@ class AlertStore:
         values = {"judged_at": facts.now, "judged_by": by, "readings": _readings(facts)}
         before = facts.now - timedelta(seconds=every)
         earlier = alert_watch.c.judged_at <= before if every > 0 else alert_watch.c.judged_at < facts.now
+        # judged in what is the future now: the clock was ahead for a while
+        earlier = or_(earlier, alert_watch.c.judged_at > facts.now + timedelta(seconds=AHEAD))
         if connection.execute(update(alert_watch).where(alert_watch.c.id == 1, earlier).values(**values)).rowcount:
             return True
         if connection.execute(select(alert_watch.c.id)).first() is not None:

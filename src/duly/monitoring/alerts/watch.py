@@ -21,7 +21,7 @@ from duly.monitoring.alerts import readings
 from duly.monitoring.alerts.alert import Alert, Facts, Rule, Severity, State
 from duly.monitoring.alerts.notices import Notices
 from duly.monitoring.alerts.rules import rules_of
-from duly.monitoring.alerts.store import STANDS_STILL, AlertFilter, AlertStore, Busy, Judged, Moved
+from duly.monitoring.alerts.store import AHEAD, STANDS_STILL, AlertFilter, AlertStore, Busy, Judged, Moved
 
 #: A look happened this long ago at most before a process that is only asked looks itself, in intervals.
 LATE = 2.0
@@ -135,8 +135,12 @@ class Alerts:
         """Asked before anything is looked at; the turn itself is taken by a guarded statement."""
 
         def ask(connection: Connection) -> bool:
-            judged = self.store.judged(connection)
-            return judged is None or judged.at <= self.store._now(connection) - timedelta(seconds=every)
+            judged, now = self.store.judged(connection), self.store._now(connection)
+            return (
+                judged is None
+                or judged.at <= now - timedelta(seconds=every)
+                or judged.at > now + timedelta(seconds=AHEAD)
+            )
 
         return self._read(ask)
 
