@@ -132,9 +132,9 @@ def test_a_group_comes_back_as_it_was_made(rounds: Rounds) -> None:
     assert made == rounds.groups.get(made.id, tenant="acme") == rounds.groups.get("a", tenant="acme")
     rounds.members.add("a", "ada", tenant="acme")
     for foreign in ("beta", None):  # no number and no name of another tenant's group opens it
-        for ask in (rounds.groups.get, rounds.members.all, rounds.prompts.all):
+        for door in (rounds.groups.get, rounds.members.all, rounds.prompts.all):
             with pytest.raises(NotFound):
-                ask(made.id, tenant=foreign)
+                door(made.id, tenant=foreign)
         with pytest.raises(NotFound):
             rounds.groups.set(made.id, zone="UTC", tenant=foreign)
         with pytest.raises(NotFound):
