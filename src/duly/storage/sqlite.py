@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from sqlalchemy.engine import URL
 
 T = TypeVar("T")
 
+#: How often, and after how many seconds, a new connection asks again for WAL mode.
+WAL_TRIES, WAL_PAUSE = 100, 0.02
 #: How often a waiting loop asks whether another process has written, in seconds. One question costs some microseconds.
 LISTEN_STEP = 0.004
 
@@ -59,8 +62,8 @@ def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
+        _write_ahead(cursor)
         for pragma in (
-            "journal_mode=WAL",
             f"synchronous={synchronous}",
             "foreign_keys=ON",
             "temp_store=MEMORY",
@@ -72,6 +75,20 @@ def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Put the file in WAL mode, once and for all. Of several who do so with a new file at the same moment all but one are told
+    that it is locked, at once and whatever the timeout: they ask again."""
+    for last in (False,) * WAL_TRIES + (True,):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if last or "locked" not in str(error):
+                raise
+            time.sleep(WAL_PAUSE)
+        else:
+            return
 
 
 def is_memory(url: URL) -> bool:
