@@ -25,7 +25,7 @@ CHANNELS = ("email", "webhook", "log")
 
 @click.group(cls=Group)
 def rounds() -> None:
-    """Rounds of groups: plan, open and close them; look at them; take part."""
+    """Rounds of groups: plan, open, close, take part."""
 
 
 def _rounds(make: bool = False) -> Rounds:
