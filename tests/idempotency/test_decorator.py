@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import subprocess
 import sys
 import threading
@@ -836,6 +837,8 @@ def _admitted(decision: Any) -> Reservation:
 
 def test_trouble_is_never_silent(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:  # R004-5
     monkeypatch.setattr(PROCESS, "_joined", ())  # other tests' applications
+    monkeypatch.setattr(logging.getLogger("duly"), "propagate", True)  # and what they made of logging
+    caplog.set_level(logging.DEBUG, logger="duly")
 
     @idempotent_task(store=Away(), on_store_error="run")
     def f() -> None: ...
