@@ -527,7 +527,7 @@ def submit(round: int, member: int | str, text: str, edit: bool) -> None:
 @click.argument("member", type=NAMED)
 @click.argument("text")
 def comment(submission: int, member: int | str, text: str) -> None:
-    """Say something of a submission, as a member, while its round is open."""
+    """Comment a submission, as a member, while its round is open."""
     made = _rounds().comment(submission, member, text)
     _done(made, f"Comment {made.id} is with submission {submission}.")
 

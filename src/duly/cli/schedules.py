@@ -409,7 +409,7 @@ def tick() -> None:
 def preview(
     name: str | None, n: int, since: datetime | None, tenant: str | None, queue: str | None, blackout: str | None, **given: Any
 ) -> None:  # fmt: skip
-    """Show the next instants of a schedule, or of one that is not made yet.
+    """Show the instants to come, made or not.
 
     With days on which clocks change, and blackouts. Given NAME and options, what the schedule would do if it were changed so.
     """
@@ -511,7 +511,7 @@ def ledger(
 @click.argument("name")
 @_tenant
 def versions(name: str, tenant: str | None) -> None:
-    """Show the definitions that a schedule has had, newest first, and what changed."""
+    """Show the definitions that it has had."""
     asked = state()
     found = asked.open().schedules.versions(name, tenant=tenant)
     if asked.json:
