@@ -72,7 +72,7 @@ class CalendarStore:
 
     def covering(self, connection: Connection, scope: str, at: datetime | None = None) -> Coverage | None:
         """What holds ``scope`` (``all`` included) at an aware instant or now, and until when; None if nothing does."""
-        at = at if at is not None else self.now(connection)
+        at = at if at is not None else self.db.present(connection)
         return self.calendar(connection).applying_to(scope).covering(at)
 
     def holding(self, connection: Connection, scope: str) -> Coverage | None:
@@ -89,14 +89,6 @@ class CalendarStore:
         return [Standing(r.name, r.scope, Hold(r.holds_from, r.holds_until)) for r in rows], rows[
             0
         ].now if rows else None
-
-    def now(self, connection: Connection) -> datetime:
-        """The present instant, by the clock that claims go by."""
-        stamp = self.db.stamp()
-        if stamp is not None:
-            return stamp
-        now: datetime = connection.execute(select(self.db.now())).scalar_one()
-        return now
 
     def _find(self, connection: Connection, *where: Any, lock: bool = False) -> list[Blackout]:
         query = select(*_COLUMNS, cast(blackouts.c.definition, Text).label("said")).where(*where)
@@ -193,7 +185,7 @@ class CalendarStore:
             "INSERT INTO blackouts (name, scope, definition, enabled, version, created_at, updated_at, updated_by) "
             "VALUES (:name, :scope, '{}', false, 0, :now, :now, '') ON CONFLICT (name) DO NOTHING"
         ).bindparams(bindparam("now", type_=Instant))
-        values = {"name": window.name, "scope": window.scope, "now": self.now(connection)}
+        values = {"name": window.name, "scope": window.scope, "now": self.db.present(connection)}
         if not connection.execute(statement, values).rowcount:
             return False
         if connection.execute(select(func.count()).select_from(blackouts)).scalar_one() > MOST_WINDOWS:
@@ -219,7 +211,7 @@ class CalendarStore:
         version: int,
         **values: Any,
     ) -> None:
-        now = self.now(connection)
+        now = self.db.present(connection)
         # what was known of another window says nothing of this one
         stretch = hold(window, now, Hold()) if enabled else OFF
         connection.execute(
@@ -245,7 +237,7 @@ class CalendarStore:
 
     def outdated(self, connection: Connection) -> list[str]:
         """The names of rows whose stretch is over, or is not what their window says (edited by hand, other zone data)."""
-        now, found = self.now(connection), self._find(connection)
+        now, found = self.db.present(connection), self._find(connection)
         return [b.name for b in found if self._next(b, now) != b.hold]
 
     def advance(self, connection: Connection, names: Collection[str]) -> int:
@@ -254,7 +246,7 @@ class CalendarStore:
         Rows that somebody else is moving or editing at this moment are left to him.
         """
         found = self._find(connection, blackouts.c.name.in_(names), lock=True)
-        now = self.now(connection)
+        now = self.db.present(connection)
         moved = [(b.name, stretch) for b in found if (stretch := self._next(b, now)) != b.hold]
         if moved:
             statement = (

@@ -85,7 +85,7 @@ def _blackouts(app: Duly) -> Callable[[Any], Callable[[str], dict[str, Any]]]:
     """What holds a queue now, by its name."""
 
     def look(connection: Any) -> Callable[[str], dict[str, Any]]:
-        calendar, now = app.engine.calendars.calendar(connection), app.engine.calendars.now(connection)
+        calendar, now = app.engine.calendars.calendar(connection), app.db.present(connection)
 
         def of(name: str) -> dict[str, Any]:
             covered = calendar.applying_to(f"queue:{name}").covering(now)

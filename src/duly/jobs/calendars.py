@@ -79,7 +79,7 @@ class Calendars:
         ``start``: now without one; ``end``: seven days later without one, 400 at most. Nothing is set. Raises InvalidArgument.
         """
         engine = self._app.engine
-        begins = start if start is not None else self._app._read(engine.calendars.now)
+        begins = start if start is not None else self._app._read(engine.db.present)
         if not isinstance(begins, datetime):
             raise InvalidArgument("start", f"is of type {type(begins).__name__}.", "Give an aware datetime.")
         return impact(engine.db, window, begins, end, self._planned)

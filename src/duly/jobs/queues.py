@@ -183,7 +183,7 @@ class QueueStore:
             s.paused_at is not None or s.limit is not None or s.key_limit is not None or s.rate is not None or s.fair
         )
         connection.execute(update(queues).where(queues.c.name == name).values(governed=governed))
-        self.announce(connection)
+        self.db.announce(connection)
         return self.get(connection, name)
 
     # ------------------------------------------------------------------ the online gate
@@ -214,10 +214,6 @@ class QueueStore:
             level="warning",
             meta={"reason": reason},
         )
-        self.announce(connection)
-
-    def announce(self, connection: Connection) -> None:
-        """Tell workers elsewhere, when this commits, that a control was changed."""
         self.db.announce(connection)
 
     # ------------------------------------------------------------------ the closer look
@@ -234,7 +230,7 @@ class QueueStore:
         if s.rate is not None:
             window = [
                 queue_starts.c.queue == s.name,
-                queue_starts.c.at > self._now(connection) - timedelta(seconds=s.rate.seconds),
+                queue_starts.c.at > self.db.present(connection) - timedelta(seconds=s.rate.seconds),
             ]
             started, oldest = connection.execute(
                 select(func.coalesce(func.sum(queue_starts.c.count), 0), func.min(queue_starts.c.at)).where(*window)
@@ -254,13 +250,6 @@ class QueueStore:
             started=int(started),
             rate_frees_at=frees_at,
         )
-
-    def _now(self, connection: Connection) -> datetime:
-        stamp = self.db.stamp()
-        if stamp is not None:
-            return stamp
-        now: datetime = connection.execute(select(self.db.now())).scalar_one()
-        return now
 
     def claim_governed(
         self,
@@ -294,7 +283,7 @@ class QueueStore:
             return []
         rows = self.store.take(connection, ids, token, lease, worker)
         if s.rate is not None and rows:
-            now = self._now(connection)
+            now = self.db.present(connection)
             connection.execute(insert(queue_starts).values(queue=name, at=now, count=len(rows)))
             connection.execute(
                 delete(queue_starts).where(

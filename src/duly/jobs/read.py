@@ -171,8 +171,7 @@ class JobReader:
     def live_workers(self, connection: Connection, within: float) -> list[dict[str, Any]]:
         """Workers seen in the last ``within`` seconds, by the clock that stamps them."""
         rows = [dict(row._mapping) for row in connection.execute(select(workers).order_by(workers.c.name))]
-        now = connection.execute(select(self.db.now())).scalar_one()
-        now = now if isinstance(now, datetime) else self.db.clock.now()
+        now = self.db.present(connection)
         return [
             {**row, "age": (now - row["seen_at"]).total_seconds()}
             for row in rows

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, literal, select, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from duly._version import __version__
@@ -41,7 +41,6 @@ from duly.monitoring.health import (
 from duly.schedules.read import standing
 from duly.storage import migrate
 from duly.storage.database import Database
-from duly.storage.types import Instant
 
 _SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
@@ -203,9 +202,7 @@ def _hear(ear: psycopg.Connection[Any], conninfo: str) -> float | None:
 def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
     db = engine.db
     # an embedded database has the clock of this machine
-    now: datetime = connection.execute(
-        select(literal(db.clock.now(), Instant) if db.is_sqlite else db.now())
-    ).scalar_one()
+    now = db.present(connection)
     settings = engine.queues.all(connection)
     patience = min(engine.settings.lease / 3, 10.0) + 5.0  # one pass of the rescue, and some seconds
     return {

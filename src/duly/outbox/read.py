@@ -134,7 +134,7 @@ class OutboxReader:
             )
         ]
         found: dict[str, Backlog] = {}
-        at = self._now(connection)
+        at = self.db.present(connection)
         for name, status, n, n_due, n_leased, oldest in connection.execute(union_all(*parts)):
             found[name] = _added(found.get(name, Backlog(name)), status, n, n_due, n_leased, oldest, at)
         if sent:
@@ -152,13 +152,6 @@ class OutboxReader:
         query = select(c.destination, func.count().label("n")).where(c.status == "sent").group_by(c.destination)
         sent = {row.destination: row.n for row in connection.execute(query)}
         return {name: replace(found.get(name, Backlog(name)), sent=sent.get(name, 0)) for name in {*found, *sent}}
-
-    def _now(self, connection: Connection) -> datetime:
-        stamp = self.db.stamp()
-        if stamp is not None:
-            return stamp
-        now: datetime = connection.execute(select(self.db.now())).scalar_one()
-        return now
 
 
 def _added(b: Backlog, status: str, n: int, due: int, leased: int, oldest: datetime | None, now: datetime) -> Backlog:

@@ -165,7 +165,7 @@ class Telling:
             )
             row = connection.execute(query).first()
             to = None if row is None else Recipient(*row[:5], channels=tuple(row.channels.split(",")))
-            return self._round_of(connection, round), to, TickStore(db).present(connection)
+            return self._round_of(connection, round), to, db.present(connection)
 
         opened, to, now = db.read(ask)
         if not takes_part(opened, now):

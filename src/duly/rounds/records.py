@@ -92,7 +92,7 @@ class Records:
 
     def add_group(self, connection: Connection, values: dict[str, Any], actor: str) -> Group:
         """Make a group; a round can be planned for it from now on (T000-a). Raises InvalidArgument for a name that is taken."""
-        now = self.ticks.present(connection)
+        now = self.db.present(connection)
         row = {**values, "plan_at": now, "created_at": now, "updated_at": now, "updated_by": actor}
         ident = self._insert(
             connection, groups, row, "name", f"is {values['name']!r}, and there is a group of that name."
@@ -109,7 +109,7 @@ class Records:
         """Change a group, and the round that is not open yet with it (R000-21, T000-k, T000-q). An open round is never touched."""
         ident = self.group(connection, which, tenant).id
         wait_lock(self.db, connection, ROOM, ident)
-        was, now = self.group(connection, ident, tenant), self.ticks.present(connection)
+        was, now = self.group(connection, ident, tenant), self.db.present(connection)
         told = {name: value for name, value in changes.items() if getattr(was, name) != value}
         if not told:
             return was
@@ -182,7 +182,7 @@ class Records:
         """Add somebody to a group. Raises InvalidArgument for a name that is taken there."""
         wait_lock(self.db, connection, ROOM, group.id)
         row = {**values, "group_id": group.id, "channels": ",".join(values["channels"]), "is_active": True,
-               "created_at": self.ticks.present(connection)}  # fmt: skip
+               "created_at": self.db.present(connection)}  # fmt: skip
         problem = f"is {values['name']!r}, and the group has a member of that name."
         ident = self._insert(connection, group_members, row, "name", problem)
         channels = list(values["channels"])
@@ -223,7 +223,7 @@ class Records:
     def add_prompts(self, connection: Connection, group: Group, texts: Sequence[str], actor: str) -> list[Prompt]:
         """Add prompts, active, in order."""
         wait_lock(self.db, connection, ROOM, group.id)
-        now = self.ticks.present(connection)
+        now = self.db.present(connection)
         rows = [{"group_id": group.id, "text": one, "is_active": True, "created_at": now} for one in texts]
         made = connection.execute(
             insert(group_prompts).returning(group_prompts.c.id, sort_by_parameter_order=True), rows
@@ -300,7 +300,7 @@ class Records:
     ) -> tuple[Round, Member, datetime]:
         """Raises NotFound, WrongState for a round that is not open, InvalidArgument for one who has left."""
         found = self.round(connection, round_id)
-        now = self.ticks.present(connection)
+        now = self.db.present(connection)
         check_takes_part(found, now, what)
         who = self.member(connection, found.group_id, member)
         if not who.is_active:

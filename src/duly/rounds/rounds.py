@@ -204,7 +204,7 @@ class Rounds:
         given = None if now is None else in_utc(now, "now")
 
         def ask(c: Connection) -> list[Upcoming]:
-            at = given or self._store.present(c)
+            at = given or self._db.present(c)
             if group is not None:
                 idents = [self._records.group(c, group, self._tenant(tenant)).id]
             else:

@@ -135,6 +135,14 @@ class Database:
         stamp = self.stamp()
         return func.now(type_=Instant) if stamp is None else literal(stamp, Instant)
 
+    def present(self, connection: Connection) -> datetime:
+        """The present instant by the clock that statements compare with: one query on PostgreSQL, none elsewhere."""
+        stamp = self.stamp()
+        if stamp is not None:
+            return stamp
+        found: datetime = connection.execute(select(self.now())).scalar_one()
+        return found
+
     # ------------------------------------------------------------------ transactions
 
     def write(self, fn: Callable[[Connection], T]) -> T:

@@ -41,8 +41,7 @@ class Look:
                     f"SELECT set_config('statement_timeout', '{int(ONE * 1000)}', true), set_config('enable_seqscan', 'off', true)"
                 )
             )
-        stamp = engine.db.stamp()
-        self.now: datetime = stamp if stamp is not None else connection.execute(select(engine.db.now())).scalar_one()
+        self.now = engine.db.present(connection)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:

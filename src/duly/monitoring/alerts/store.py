@@ -219,7 +219,9 @@ class AlertStore:
             raise WrongState("alert", str(found.state), "ack", (str(State.RAISED),))
         if found.is_acked:
             return found, False
-        after = replace(found, acked_at=self._now(connection), acked_by=actor, ack_reason=reason[:LONGEST] or None)
+        after = replace(
+            found, acked_at=self.db.present(connection), acked_by=actor, ack_reason=reason[:LONGEST] or None
+        )
         values = {"acked_at": after.acked_at, "acked_by": after.acked_by, "ack_reason": after.ack_reason}
         connection.execute(update(alerts).where(alerts.c.id == ident).values(**values))
         record(
@@ -239,13 +241,6 @@ class AlertStore:
         """Forget alerts that were cleared before an instant. Returns how many."""
         gone: int = connection.execute(delete(alerts).where(alerts.c.cleared_at < before)).rowcount
         return gone
-
-    def _now(self, connection: Connection) -> datetime:
-        stamp = self.db.stamp()
-        if stamp is not None:
-            return stamp
-        now: datetime = connection.execute(select(self.db.now())).scalar_one()
-        return now
 
 
 #: What a look may change of an alert that is there.

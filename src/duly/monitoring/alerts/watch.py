@@ -135,7 +135,7 @@ class Alerts:
         """Asked before anything is looked at; the turn itself is taken by a guarded statement."""
 
         def ask(connection: Connection) -> bool:
-            judged, now = self.store.judged(connection), self.store._now(connection)
+            judged, now = self.store.judged(connection), self.engine.db.present(connection)
             return (
                 judged is None
                 or judged.at <= now - timedelta(seconds=every)
@@ -192,7 +192,7 @@ class Alerts:
         """How things stand, as it was judged last; nothing is judged now."""
 
         def read(connection: Connection) -> Standing:
-            now = self.store._now(connection)
+            now = self.engine.db.present(connection)
             return Standing(now, tuple(self.store.standing(connection)), self.store.judged(connection))
 
         return self._read(read)
