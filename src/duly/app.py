@@ -38,6 +38,7 @@ from duly.kernel.payload import check_name, check_size, check_value
 from duly.monitoring.alerts.notices import WEBHOOK, poster
 from duly.monitoring.alerts.watch import Alerts
 from duly.schedules.door import Schedules
+from duly.schedules.tick import KEEP_EVERY, Scheduler
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from duly.idempotency.sql import SqlStore
     from duly.kernel.recurrence import Schedule as Recurrence
     from duly.schedules.schedule import Spec
-    from duly.schedules.tick import Scheduler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -277,18 +277,17 @@ class Duly:
 
     def scheduler(self) -> Scheduler:
         """What decides occurrences when they are due. A worker runs one; ``tick()`` looks by hand."""
-        from duly.calendars.store import CalendarStore
-        from duly.schedules.tick import Scheduler
-
         self.open()
-        return Scheduler(self.engine, CalendarStore(self.db, self.events).calendar)
+        return Scheduler(self.engine)
 
     def _planned(self, start: datetime, end: datetime) -> Iterator[tuple[str, set[str], Iterator[datetime]]]:
         """The planned instants of the schedules that are active, for ``calendars.impact``."""
         for schedule in self.schedules.all():
             if schedule.spec is not None and schedule.paused_at is None:
                 scopes = {f"schedule:{schedule.name}", f"queue:{schedule.spec.queue}"}
-                yield schedule.name, scopes, schedule.spec.recurrence.occurrences(start, end)
+                first = max(start, schedule.spec.starts_at or start)
+                stop = min(end, schedule.spec.ends_at or end)
+                yield schedule.name, scopes, schedule.spec.recurrence.occurrences(first, stop)
 
     # ------------------------------------------------------------------ work
 
@@ -319,6 +318,7 @@ class Duly:
         self.schedules.sync()
         scheduler = self.scheduler()
         worker.accompany("schedules", scheduler.step, scheduler.bell.ring)
+        worker.house.add("schedules", KEEP_EVERY, scheduler.keep)
         worker.house.add("reservations", 60.0, lambda: self.reservations.prune())
         worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name))
         return worker

@@ -19,7 +19,7 @@ def run_scheduler(plan: Plan) -> None:
     killer._around(scheduler, "apply", "apply.before", None, concerns=lambda _c, planned, *_: bool(planned))
     killer._around(maker, "make_in", None, "jobs.made", has_jobs=bool)
     killer._around(scheduler.store, "write", "ledger.before", "ledger.written")
-    killer._around(scheduler, "_tell", "tell.before", None)
+    killer._around(scheduler, "tell", "tell.before", None)
     write("ready", ready=True)
     while True:
         report = scheduler.tick()

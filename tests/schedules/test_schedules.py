@@ -17,6 +17,7 @@ from duly.kernel.recurrence import Cron, Daily, Every, Once
 from duly.kernel.windows import Window
 from duly.schedules.schedule import Status, Trigger
 from duly.schedules.tick import BATCH, Scheduler
+from duly.storage.wake import Bell
 from duly.testing import ManualClock, drain
 
 START = datetime(2026, 5, 1, tzinfo=UTC)
@@ -311,6 +312,35 @@ def test_what_a_person_made_as_code_declares_it_is_code_s_from_then_on(scene: Sc
     assert scene.schedules.get("s").version == 2
 
 
+def test_a_name_that_two_tenants_declare_is_synced_for_both(scene: Scene) -> None:
+    scene.app.schedule("s", HOURLY, "work")
+    scene.schedules.sync()
+    scene.app.schedule("s", HOURLY, "work", tenant="b")
+    assert scene.schedules.sync() == {"s": "unchanged", "b/s": "created"}
+
+
+def test_what_an_edit_decides_by_the_way_is_told_as_a_tick_tells_it(scene: Scene) -> None:
+    scene.set(catch_up="all")
+    scene.clock.advance(2.5 * HOUR)
+    scene.told.clear()
+    scene.set(recurrence=MINUTELY)
+    assert scene.names()["schedule_fired"] == 2
+
+
+def test_a_bound_that_was_changed_by_hand_counts(scene: Scene) -> None:
+    scene.set()
+    scene.pass_time(HOUR)
+    end = (
+        (START + 2 * HOUR).isoformat()
+        if not scene.app.db.is_sqlite
+        else int((START + 2 * HOUR).timestamp() * 1_000_000)
+    )
+    scene.sql("UPDATE schedules SET ends_at = :end", end=end)
+    scene.pass_time(5 * HOUR)
+    assert scene.ledger() == [(1, "fired", None)]
+    assert scene.schedules.get("s").state == "ended"
+
+
 def test_two_declarations_of_one_name_are_refused_unless_they_are_the_same(scene: Scene) -> None:
     scene.app.schedule("s", HOURLY, "work")
     scene.app.schedule("s", HOURLY, "work")
@@ -546,6 +576,43 @@ def test_what_was_due_while_a_schedule_was_broken_is_decided_before_it_is_change
     ]
 
 
+def test_what_waits_on_is_not_written_again_at_each_look(scene: Scene) -> None:
+    scene.app.calendars.set(Window(tz="UTC", name="closed"), actor="ann")
+    scene.set(ends_at=START + 1.5 * HOUR)
+    scene.pass_time(HOUR)
+    before = scene.sql("SELECT acted_at, release_at FROM occurrences")
+    for _ in range(3):
+        assert scene.pass_time(MINUTE).looked == 1
+    assert scene.sql("SELECT acted_at, release_at FROM occurrences") == before
+    assert scene.schedules.get("s").state == "active"  # for something of it is still to come
+
+
+@pytest.mark.postgres
+def test_a_scheduler_does_not_spin_beside_a_row_that_another_has_locked(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(pg_url)
+    scene.set()
+    scene.clock.advance(HOUR)
+    waits: list[float] = []
+
+    class Deaf(Bell):
+        def wait(self, timeout: float) -> bool:
+            waits.append(timeout)
+            return False
+
+    scene.scheduler.bell = Deaf()
+    # by a clock that stands still it would wait for its poll in any case
+    monkeypatch.setattr(scene.scheduler, "_until_next", lambda _connection: 0.0)
+    with scene.app.db.session_engine.begin() as other:
+        other.execute(text("SELECT id FROM schedules FOR UPDATE"))
+        scene.scheduler.step()
+    assert waits and min(waits) > 0
+    scene.scheduler.step()
+    assert scene.ledger() == [(1, "fired", None)]
+    scene.app.close()
+
+
 def test_a_blackout_that_is_taken_away_lets_what_waits_go(scene: Scene) -> None:
     scene.app.calendars.set(Window(tz="UTC", name="quiet"), actor="ann")
     scene.set()
@@ -604,7 +671,7 @@ def test_the_ledger_is_read_in_pages_and_wrong_questions_are_refused(scene: Scen
             scene.schedules.ledger("s", **wrong)
 
 
-def test_an_outage_of_the_database_is_told_as_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trouble_in_planning_passes_with_its_cause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.set()
     scene.clock.advance(HOUR)
 

@@ -107,14 +107,6 @@ class TickStore:
     def _rows(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         return {"rows": encode(self.db.is_sqlite, rows)}
 
-    def present(self, connection: Connection) -> datetime:
-        """The present instant by the clock that everything is compared with."""
-        stamp = self.db.stamp()
-        if stamp is not None:
-            return stamp
-        found: datetime = connection.execute(select(self.db.now())).scalar_one()
-        return found
-
     # ------------------------------------------------------------------ what is due
 
     def any_due(self, connection: Connection, kind: str, now: datetime) -> bool:

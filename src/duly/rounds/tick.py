@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from sqlalchemy import Connection
 
 from duly.jobs.engine import Engine
-from duly.kernel.errors import DatabaseError, InvalidArgument, brief
+from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.localtime import in_utc
 from duly.rounds.notify import Notices
 from duly.rounds.plan import (
@@ -40,6 +40,7 @@ from duly.rounds.plan import (
 )
 from duly.rounds.round import Status
 from duly.rounds.store import Due, Tick, TickStore
+from duly.storage.apart import apart
 from duly.storage.locks import try_locks
 
 Kind: TypeAlias = Literal["plan", "open", "close"]
@@ -118,7 +119,7 @@ class Ticks:
         """
         given = None if now is None else in_utc(now, "now")
         begun = time.monotonic()
-        started_at = self.db.read(self.store.present)
+        started_at = self.db.read(self.db.present)
         try:
             total, looked = self._pass(kind, given)
         except BaseException as error:
@@ -150,7 +151,7 @@ class Ticks:
         acts: dict[Kind, Act] = {"plan": self._plan, "open": self._open, "close": self._close}
         total, after, batches = Batch(), None, 0
         # asked before anything is written: on SQLite a write waits its turn
-        if not self.db.read(lambda c: self.store.any_due(c, kind, given or self.store.present(c))):
+        if not self.db.read(lambda c: self.store.any_due(c, kind, given or self.db.present(c))):
             return total, batches
         while True:
             found, batch = self._batch(kind, acts[kind], given, after)
@@ -165,7 +166,7 @@ class Ticks:
         """One transaction: what is due behind ``after``, locked, decided, written."""
 
         def transaction(connection: Connection) -> tuple[list[Due], Batch]:
-            now = given or self.store.present(connection)
+            now = given or self.db.present(connection)
             found = self.store.due(connection, kind, now, after, BATCH)
             if not found:
                 return [], Batch()
@@ -182,23 +183,12 @@ class Ticks:
 
         return self.db.write(transaction)
 
-    def _apart(self, connection: Connection, act: Act, dues: Sequence[Due], now: datetime, attempt: int = 1) -> Batch:
-        """Do it for all at once; if the database refuses, for one half and then the other, down to the one that it refuses."""
-        try:
-            with connection.begin_nested():
-                return act(connection, dues, now)
-        except DatabaseError:
-            raise
-        except Exception as error:
-            if self.db.translated(error) is not error:  # it is away
-                raise
-            if len(dues) == 1 and attempt == ATTEMPTS:
-                return Batch(failed={dues[0].group_id: brief(error)})
-        if len(dues) == 1:
-            return self._apart(connection, act, dues, now, attempt + 1)
-        half = len(dues) // 2
-        batch = self._apart(connection, act, dues[:half], now)
-        batch.add(self._apart(connection, act, dues[half:], now))
+    def _apart(self, connection: Connection, act: Act, dues: Sequence[Due], now: datetime) -> Batch:
+        """Do it for all at once, but for those whose writing the database refuses."""
+        done, failed = apart(self.db, connection, dues, lambda part: act(connection, part, now), ATTEMPTS)
+        batch = Batch(failed={due.group_id: brief(error) for due, error in failed})
+        for part in done:
+            batch.add(part)
         return batch
 
     # ------------------------------------------------------------------ plan

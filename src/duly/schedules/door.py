@@ -20,7 +20,7 @@ from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import CivilSchedule, special_days
 from duly.kernel.recurrence import Schedule as Recurrence
 from duly.kernel.windows import Calendar
-from duly.schedules.plan import checked, next_planned, plan
+from duly.schedules.plan import Facts, checked, next_planned, plan
 from duly.schedules.schedule import (
     BACKFILLED,
     LIFECYCLE,
@@ -38,7 +38,7 @@ from duly.schedules.schedule import (
     Trigger,
 )
 from duly.schedules.store import ScheduleStore
-from duly.schedules.tick import Scheduler
+from duly.schedules.tick import Decided, Scheduler
 
 if TYPE_CHECKING:
     from duly.jobs.engine import Engine
@@ -149,7 +149,8 @@ class Schedules:
         self._declared[at] = spec
 
     def sync(self) -> dict[str, Change]:
-        """Write what code declares. A worker does it when it starts. Returns what became of each, by name.
+        """Write what code declares. A worker does it when it starts. Returns what became of each, by name (``tenant/name`` for those of
+        another tenant than the application's).
 
         A definition that is as it was declared last stays as it is, even if a person has changed the schedule since.
         """
@@ -157,10 +158,12 @@ class Schedules:
             return {}
         specs = list(self._declared.values())
         same = self._read(lambda c: self._store.declared(c, specs))
-        return {
-            spec.name: "unchanged" if spec.name in same else self.set(spec, actor="code", declared=True)[1]
-            for spec in specs
-        }
+        done: dict[str, Change] = {}
+        for spec in specs:
+            shown = spec.name if spec.tenant == self._tenant(None) else f"{spec.tenant}/{spec.name}"
+            known = (spec.tenant, spec.name) in same
+            done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]
+        return done
 
     def set(self, spec: Spec, *, actor: str = "code", declared: bool = False) -> tuple[Schedule, Change]:
         """Make a schedule, or a new version of the one with that name and tenant. Occurrences count from now on.
@@ -168,8 +171,8 @@ class Schedules:
         What the old version had due until now is decided by the old version. A pause stays.
         """
 
-        def act(connection: Connection) -> tuple[Schedule, Change]:
-            now = self._store.present(connection)
+        def act(connection: Connection, done: list[Decided]) -> tuple[Schedule, Change]:
+            now = self._app.engine.db.present(connection)
             was = self._store.find(connection, spec.name, spec.tenant, lock=True)
             if was is None:
                 made = self._store.create(connection, spec, now, _first(spec, now), actor, declared)
@@ -180,7 +183,7 @@ class Schedules:
                 if declared:
                     self._store.note_declared(connection, was, spec)
                 return was, "unchanged"
-            self._settle(connection, was, now)
+            self._settle(connection, was, now, done)
             return self._store.change(connection, was, spec, now, _first(spec, now), now, actor, declared), "changed"
 
         schedule, change = self._write(act)
@@ -194,9 +197,10 @@ class Schedules:
         """Let a schedule fire no more. Jobs that it made go on; its ledger stays. Raises NotFound."""
         check_text(reason, "reason")
 
-        def act(connection: Connection) -> None:
-            now = self._store.present(connection)
-            was = self._settle(connection, self._store.get(connection, name, self._tenant(tenant), lock=True), now)
+        def act(connection: Connection, done: list[Decided]) -> None:
+            now = self._app.engine.db.present(connection)
+            was = self._store.get(connection, name, self._tenant(tenant), lock=True)
+            was = self._settle(connection, was, now, done)
             self._store.remove(connection, was, actor, reason, now)
 
         self._write(act)
@@ -212,12 +216,12 @@ class Schedules:
     def _set_paused(self, name: str, tenant: str | None, actor: str, reason: str, paused: bool) -> Schedule:
         check_text(reason, "reason")
 
-        def act(connection: Connection) -> Schedule:
-            now = self._store.present(connection)
+        def act(connection: Connection, done: list[Decided]) -> Schedule:
+            now = self._app.engine.db.present(connection)
             was = self._store.get(connection, name, self._tenant(tenant), lock=True)
             if not paused and was.paused_at is None:
                 return was
-            was = self._settle(connection, was, now)
+            was = self._settle(connection, was, now, done)
             at = (was.paused_at or now) if paused else None
             self._store.set_paused(connection, was, actor, at, reason, PAUSED if paused else RESUMED, now)
             self._store.look_soon(connection, was, now)
@@ -225,8 +229,9 @@ class Schedules:
 
         return self._write(act)
 
-    def _settle(self, connection: Connection, schedule: Schedule, now: datetime) -> Schedule:
-        """Decide what is due until now as the schedule stands; its row is locked. What cannot be planned is left."""
+    def _settle(self, connection: Connection, schedule: Schedule, now: datetime, done: list[Decided]) -> Schedule:
+        """Decide what is due until now as the schedule stands; its row is locked. What cannot be planned is left. ``done``: what was
+        decided is put there, to be told when it is committed."""
         scheduler = self._made()
         calendar = scheduler.calendar(connection)
         # asked of the plan and not of look_at: one that is broken is looked at later than it is due
@@ -238,7 +243,8 @@ class Schedules:
                 its_plan = checked(plan(facts, now))
             except (RuntimeError, InvalidArgument):
                 break
-            _, refused = scheduler.write_apart(connection, [(schedule, its_plan)], now)
+            written, refused = scheduler.write_apart(connection, [(schedule, its_plan)], now)
+            done += written
             schedule = self._store.get(connection, schedule.name, schedule.tenant)
             if refused or its_plan.look_at is None or its_plan.look_at > now:
                 break
@@ -250,10 +256,10 @@ class Schedules:
         """Make a job of a schedule now, whatever it is paused by, on record as an occurrence of this instant. Raises NotFound."""
         check_text(reason, "reason")
 
-        def act(connection: Connection) -> Occurrence:
-            now = self._store.present(connection)
+        def act(connection: Connection, done: list[Decided]) -> Occurrence:
+            now = self._app.engine.db.present(connection)
             schedule = self._readable(self._store.get(connection, name, self._tenant(tenant), lock=True))
-            schedule = self._readable(self._settle(connection, schedule, now))
+            schedule = self._readable(self._settle(connection, schedule, now, done))
             assert schedule.spec is not None
             due_at = now
             while (
@@ -292,8 +298,8 @@ class Schedules:
         first, stop = in_utc(start, "start"), in_utc(end, "end")
         check_text(reason, "reason")
 
-        def act(connection: Connection) -> Backfill:
-            now = self._store.present(connection)
+        def act(connection: Connection, done: list[Decided]) -> Backfill:
+            now = self._app.engine.db.present(connection)
             schedule = self._readable(self._store.get(connection, name, self._tenant(tenant), lock=True))
             if first >= stop or first > now:
                 raise InvalidArgument(
@@ -302,7 +308,7 @@ class Schedules:
                     "Let it be before end and before now.",
                 )
             if not dry_run:
-                schedule = self._readable(self._settle(connection, schedule, now))
+                schedule = self._readable(self._settle(connection, schedule, now, done))
             assert schedule.spec is not None
             dues = list(schedule.spec.recurrence.occurrences(first, min(stop, now + TICK), BACKFILL_LIMIT + 1))
             if len(dues) > BACKFILL_LIMIT:
@@ -327,7 +333,7 @@ class Schedules:
                 )
             return Backfill(() if one_by_one else tuple(wanted), tuple(wanted) if one_by_one else (), left, dry_run)
 
-        return self._read(act) if dry_run else self._write(act)
+        return self._read(lambda c: act(c, [])) if dry_run else self._write(act)
 
     def _fill(
         self, connection: Connection, schedule: Schedule, wanted: Sequence[datetime], known: Mapping[datetime, Occurrence],
@@ -404,7 +410,7 @@ class Schedules:
 
         def look(connection: Connection) -> list[Previewed]:
             schedule = self._readable(self._store.get(connection, name, self._tenant(tenant)))
-            now = in_utc(since, "since") if since is not None else self._store.present(connection)
+            now = in_utc(since, "since") if since is not None else self._app.engine.db.present(connection)
             assert schedule.spec is not None
             return preview(schedule.spec, self._made().calendar(connection), now, n)
 
@@ -414,7 +420,7 @@ class Schedules:
         """The same of a definition that is not written."""
 
         def look(connection: Connection) -> list[Previewed]:
-            now = in_utc(since, "since") if since is not None else self._store.present(connection)
+            now = in_utc(since, "since") if since is not None else self._app.engine.db.present(connection)
             return preview(spec, self._made().calendar(connection), now, n)
 
         return self._read(look)
@@ -445,16 +451,20 @@ class Schedules:
         self._app.open()
         return self._app.engine.db.read(fn)
 
-    def _write(self, fn: Callable[[Connection], R]) -> R:
+    def _write(self, fn: Callable[[Connection, list[Decided]], R]) -> R:
+        """Run ``fn(connection, done)`` in one transaction, and tell afterwards what it decided by the way."""
         self._app.open()
         db = self._app.engine.db
+        done: list[Decided] = []
 
         def act(connection: Connection) -> R:
-            out = fn(connection)
-            self._app.engine.queues.announce(connection)
+            done.clear()  # a transaction that was lost may be run again
+            out = fn(connection, done)
+            db.announce(connection)
             return out
 
         out = db.write(act)
+        self._made().tell(done)
         db.bells.ring()
         db.controls.ring()
         return out
@@ -489,6 +499,4 @@ def preview(spec: Spec, calendar: Calendar, now: datetime, n: int) -> list[Previ
 
 
 def _first(spec: Spec, now: datetime) -> datetime | None:
-    from duly.schedules.plan import Facts
-
     return next_planned(Facts(spec.recurrence, spec.policies, now, spec.starts_at, spec.ends_at), now)

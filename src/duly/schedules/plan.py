@@ -7,7 +7,7 @@ earlier job still live (overlap). Each occurrence that is due leaves here with o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from duly.kernel.localtime import TICK
@@ -267,8 +267,3 @@ def checked(plan: Plan) -> Plan:
     for decision in plan.decisions:
         LIFECYCLE.target(Status.DEFERRED if decision.known else None, moves[decision.status])
     return plan
-
-
-def paused(facts: Facts, is_paused: bool) -> Facts:
-    """The same facts of a schedule that is paused, or not."""
-    return replace(facts, paused=is_paused)

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, Text, cast, func, select
 
-from duly.schedules.schedule import Occurrence, Status, Trigger
+from duly.schedules.schedule import Occurrence
+from duly.schedules.store import occurrence
 from duly.schedules.tables import occurrences, schedules
 
 #: Broken and overdue schedules that are named.
@@ -77,10 +78,4 @@ def latest(connection: Connection, tenant: str | None = None) -> dict[int, Occur
     query = select(occurrences).join(schedules, s.id == o.schedule_id).where(s.removed_at.is_(None), o.due_at == newest)
     if tenant is not None:
         query = query.where(s.tenant == tenant)
-    return {
-        row.schedule_id: Occurrence(
-            row.schedule_id, row.due_at, Status(row.status), row.reason, row.policy, row.acted_at, row.version, Trigger(row.trigger),
-            row.job_id, row.start_at, row.release_at, row.tz_version,
-        )
-        for row in connection.execute(query)
-    }  # fmt: skip
+    return {row.schedule_id: occurrence(row) for row in connection.execute(query)}

@@ -218,7 +218,8 @@ class Schedule:
             return "broken"
         if self.paused_at is not None:
             return "paused"
-        return "active" if self.next_at is not None else "ended"
+        # an occurrence that waits is looked at again
+        return "ended" if self.next_at is None and self.look_at is None else "active"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,10 +29,11 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from duly.audit.store import record
 from duly.jobs.tables import jobs
+from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, NotFound, brief
 from duly.kernel.localtime import tz_version
 from duly.kernel.recurrence import schedule_from_json
-from duly.schedules.plan import Decision, Plan, Waiting
+from duly.schedules.plan import Plan, Waiting
 from duly.schedules.schedule import (
     CHANGED,
     CREATED,
@@ -55,10 +55,14 @@ WAITING = 1000
 #: Jobs of one schedule, the newest first, that are asked whether they are alive.
 ALIVE = 100
 #: Before another look at a schedule that could not be planned: 1, 2, 4 … minutes, at most an hour.
-LONGEST_PAUSE = timedelta(hours=1)
+BROKEN = Backoff(base=60, factor=2, max=3600)
 
 #: JSON is read as text and taken apart row by row: what somebody wrote by hand may be none.
 _JSON = ("recurrence", "input")
+#: The columns that say what a schedule is.
+_DEFINITION = (
+    "name", "tenant", "recurrence", "task", "queue", "input", "catch_up", "overlap", "blackout", "priority", "max_attempts", "starts_at", "ends_at",
+)  # fmt: skip
 #: What reading a damaged row raises: on this side of the connection, so the transaction goes on.
 _UNREADABLE = (TypeError, ValueError, OverflowError, DataError)
 #: Stands for an instant that cannot be read.
@@ -73,21 +77,13 @@ _COUNT_ALIVE = text("""
 _COLUMNS = (*(c for c in schedules.c if c.name not in _JSON), *(cast(schedules.c[n], Text).label(n) for n in _JSON))
 
 
-@dataclass(frozen=True, slots=True)
-class Fire:
-    """The job that a decision made."""
-
-    decision: Decision
-    job_id: int
-
-
 class ScheduleStore:
     """Schedules, their versions and their ledger."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        #: (id, version) → what the row says; a row is read apart once.
-        self._specs: dict[tuple[int, int], tuple[str, Spec]] = {}
+        #: Schedule → what its row said, and what that means: a row is taken apart once.
+        self._specs: dict[int, tuple[tuple[Any, ...], Spec]] = {}
 
     # ------------------------------------------------------------------ reading
 
@@ -115,12 +111,9 @@ class ScheduleStore:
             query = query.where(schedules.c.tenant == tenant)
         return self._schedules(connection, list(connection.execute(query.with_only_columns(schedules.c.id)).scalars()))
 
-    def due(self, connection: Connection, now: datetime | None, most: int, only: int | None = None) -> list[Schedule]:
+    def due(self, connection: Connection, now: datetime, most: int) -> list[Schedule]:
         """Schedules that somebody has to look at, locked; those in other hands are passed by."""
-        at = self.db.now() if now is None else now
-        query = select(schedules.c.id).where(schedules.c.look_at <= at).order_by(schedules.c.look_at).limit(most)
-        if only is not None:
-            query = query.where(schedules.c.id == only)
+        query = select(schedules.c.id).where(schedules.c.look_at <= now).order_by(schedules.c.look_at).limit(most)
         return self._schedules(connection, list(connection.execute(query.with_for_update(skip_locked=True)).scalars()))
 
     def any_due(self, connection: Connection, now: datetime | None) -> bool:
@@ -150,14 +143,6 @@ class ScheduleStore:
             select(schedules.c.look_at).where(schedules.c.look_at.is_not(None)).order_by(schedules.c.look_at).limit(1)
         )
         found: datetime | None = connection.execute(query).scalar()
-        return found
-
-    def present(self, connection: Connection) -> datetime:
-        """The present instant by the clock that everything is compared with."""
-        stamp = self.db.stamp()
-        if stamp is not None:
-            return stamp
-        found: datetime = connection.execute(select(self.db.now())).scalar_one()
         return found
 
     def waiting(self, connection: Connection, idents: Sequence[int]) -> dict[int, list[Waiting]]:
@@ -270,10 +255,10 @@ class ScheduleStore:
         )  # fmt: skip
 
     def _spec(self, row: Any) -> Spec:
-        # a row that somebody changed by hand has no new version
-        text = f"{row.recurrence}\n{row.task}\n{row.queue}\n{row.input}\n{row.catch_up}\n{row.overlap}\n{row.blackout}"
-        known = self._specs.get((row.id, row.version))
-        if known is not None and known[0] == text:
+        # compared whole: a row that somebody changed by hand has no new version
+        said = tuple(getattr(row, name) for name in _DEFINITION)
+        known = self._specs.get(row.id)
+        if known is not None and known[0] == said:
             return known[1]
         made = Spec(
             row.name, schedule_from_json(orjson.loads(row.recurrence), "recurrence"), row.task, row.input, row.queue, row.tenant,
@@ -281,17 +266,11 @@ class ScheduleStore:
         )  # fmt: skip
         if len(self._specs) > 50_000:
             self._specs.clear()
-        self._specs[row.id, row.version] = text, made
+        self._specs[row.id] = said, made
         return made
 
     def _occurrences(self, connection: Connection, query: Select[Any]) -> list[Occurrence]:
-        return [
-            Occurrence(
-                row.schedule_id, row.due_at, Status(row.status), row.reason, row.policy, row.acted_at, row.version, Trigger(row.trigger),
-                row.job_id, row.start_at, row.release_at, row.tz_version,
-            )
-            for row in connection.execute(query)
-        ]  # fmt: skip
+        return [occurrence(row) for row in connection.execute(query)]
 
     # ------------------------------------------------------------------ definitions
 
@@ -329,13 +308,13 @@ class ScheduleStore:
         self._audit(connection, actor, CHANGED, spec.tenant, was.id, {"name": spec.name, "version": version})
         return self.get(connection, spec.name, spec.tenant)
 
-    def declared(self, connection: Connection, specs: Iterable[Spec]) -> set[str]:
-        """The names of those schedules that stand there as code declares them."""
+    def declared(self, connection: Connection, specs: Iterable[Spec]) -> set[tuple[str, str]]:
+        """(tenant, name) of those schedules that stand there as code declared them last."""
         wanted = {(spec.tenant, spec.name): _digest(spec) for spec in specs}
         query = select(schedules.c.tenant, schedules.c.name, schedules.c.declared).where(
             schedules.c.removed_at.is_(None), schedules.c.name.in_([name for _, name in wanted])
         )
-        return {name for tenant, name, digest in connection.execute(query) if wanted.get((tenant, name)) == digest}
+        return {(t, name) for t, name, digest in connection.execute(query) if wanted.get((t, name)) == digest}
 
     def note_declared(self, connection: Connection, was: Schedule, spec: Spec) -> None:
         """Code declares a schedule just as it stands."""
@@ -502,7 +481,7 @@ class ScheduleStore:
         if row is None:
             return 0
         failures = int(row.failures) + 1
-        pause = min(timedelta(minutes=1) * 2 ** min(failures - 1, 10), LONGEST_PAUSE)
+        pause = timedelta(seconds=BROKEN.delay(failures))
         connection.execute(
             update(schedules).where(schedules.c.id == ident)
             .values(error=problem[:2000], error_at=func.coalesce(schedules.c.error_at, self.db.now()), failures=failures, look_at=now + pause)
@@ -522,6 +501,14 @@ class ScheduleStore:
             at = and_(occurrences.c.schedule_id == bindparam("b_id"), occurrences.c.due_at == bindparam("b_due"))
             connection.execute(delete(occurrences).where(at), [{"b_id": i, "b_due": d} for i, d in rows])
         return len(rows)
+
+
+def occurrence(row: Any) -> Occurrence:
+    """An occurrence from its row."""
+    return Occurrence(
+        row.schedule_id, row.due_at, Status(row.status), row.reason, row.policy, row.acted_at, row.version, Trigger(row.trigger),
+        row.job_id, row.start_at, row.release_at, row.tz_version,
+    )  # fmt: skip
 
 
 def _digest(spec: Spec) -> str:

@@ -6,8 +6,7 @@ transaction that makes its job. A schedule that cannot be planned is marked and 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
@@ -24,6 +23,7 @@ from duly.kernel.windows import Calendar
 from duly.schedules.plan import Facts, Plan, Waiting, checked, next_planned, plan
 from duly.schedules.schedule import Schedule, Status
 from duly.schedules.store import WAITING, ScheduleStore
+from duly.storage.apart import apart
 from duly.storage.wake import Bell
 
 #: Schedules looked at in one transaction.
@@ -32,8 +32,8 @@ BATCH = 200
 POLL = 1.0
 #: Seconds until another look at a schedule that another scheduler has locked.
 CONTENDED = 0.1
-#: Seconds between looks for what is to be pruned, and for time zone data that changed.
-PRUNE_EVERY = 60.0
+#: Seconds between turns of housekeeping (``keep``).
+KEEP_EVERY = 60.0
 
 
 @dataclass(slots=True)
@@ -60,14 +60,13 @@ Decided = tuple[Schedule, Plan, Mapping[datetime, int]]
 class Scheduler:
     """Looks at schedules. Made by ``app.scheduler()``; a worker of the app runs one."""
 
-    def __init__(self, engine: Engine, calendar: Callable[[Connection], Calendar]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine, self.db, self.emitter = engine, engine.db, engine.emitter
         self.store, self.admin = ScheduleStore(engine.db), JobAdmin(engine)
-        self.calendar = calendar
+        self.calendar = engine.calendars.calendar
         self._grace = timedelta(seconds=engine.settings.schedule_grace)
         #: Rings when somebody changes a schedule or a blackout; a worker that ends rings it too.
         self.bell = self.db.controls.add(Bell())
-        self._prune_due = 0.0
 
     # ------------------------------------------------------------------ a tick
 
@@ -92,7 +91,7 @@ class Scheduler:
         def act(connection: Connection) -> None:
             decided.clear()  # a transaction that was lost may be run again
             broken.clear()
-            at = now or self.store.present(connection)
+            at = now or self.db.present(connection)
             found = self.store.due(connection, at, BATCH)
             if not found:
                 return
@@ -105,7 +104,7 @@ class Scheduler:
         if not self.db.read(lambda c: self.store.any_due(c, now)):
             return TickReport()
         self.db.write(act)
-        report = self._tell(decided, broken)
+        report = self.tell(decided, broken)
         if report.fired:
             self.db.bells.ring()
         return report
@@ -143,26 +142,9 @@ class Scheduler:
     def write_apart(
         self, connection: Connection, planned: Sequence[tuple[Schedule, Plan]], at: datetime
     ) -> tuple[list[Decided], list[tuple[Schedule, str]]]:
-        """Write plans, all at once; if the database refuses, one by one, so that what it refuses stops no other."""
-        if not planned:
-            return [], []
-        try:
-            with connection.begin_nested():
-                return self.apply(connection, planned, at), []
-        except DatabaseError:
-            raise
-        except Exception as error:
-            if self.db.translated(error) is not error:  # it is away
-                raise
-            if len(planned) == 1:
-                return [], [(planned[0][0], brief(error))]
-        written: list[Decided] = []
-        refused: list[tuple[Schedule, str]] = []
-        for one in planned:
-            good, bad = self.write_apart(connection, [one], at)
-            written += good
-            refused += bad
-        return written, refused
+        """Write plans. Returns what was written, and the schedules whose writing the database refused, with the reason."""
+        done, failed = apart(self.db, connection, planned, lambda part: self.apply(connection, part, at))
+        return [one for part in done for one in part], [(schedule, brief(error)) for (schedule, _), error in failed]
 
     def apply(self, connection: Connection, planned: Sequence[tuple[Schedule, Plan]], at: datetime) -> list[Decided]:
         """Make the jobs of occurrences that fire, and write the ledger, in the caller's transaction."""
@@ -195,7 +177,8 @@ class Scheduler:
             meta=orjson.dumps(meta).decode(),
         )  # fmt: skip
 
-    def _tell(self, decided: Sequence[Decided], broken: Sequence[tuple[Schedule, str, int]]) -> TickReport:
+    def tell(self, decided: Sequence[Decided], broken: Sequence[tuple[Schedule, str, int]] = ()) -> TickReport:
+        """Tell what was written, once it is. Returns the counts."""
         report = TickReport(looked=len(decided) + len(broken), broken=len(broken))
         for schedule, its_plan, jobs in decided:
             counts: dict[tuple[Status, str], int] = {}
@@ -230,11 +213,7 @@ class Scheduler:
     # ------------------------------------------------------------------ a loop
 
     def step(self) -> None:
-        """One turn of a loop: a tick, housekeeping now and then, and sleep until the next instant."""
-        if time.monotonic() >= self._prune_due:
-            self._prune_due = time.monotonic() + PRUNE_EVERY
-            self.retime()
-            self.prune()
+        """One turn of a loop: a tick, and sleep until the next instant."""
         looked = self.tick().looked
         # what is due and could not be had is in the hands of another scheduler at this moment
         least = 0.0 if looked else CONTENDED
@@ -249,7 +228,12 @@ class Scheduler:
             return POLL  # a row that holds no instant
         if look is None or self.db.clock.manual:
             return POLL
-        return min(POLL, max(0.0, (look - self.store.present(connection)).total_seconds()))
+        return min(POLL, max(0.0, (look - self.db.present(connection)).total_seconds()))
+
+    def keep(self) -> None:
+        """Housekeeping, every so often: other time zone data, and what is old."""
+        self.retime()
+        self.prune()
 
     def retime(self) -> int:
         """Compute next instants anew that were computed by other time zone data than this process has. Returns how many."""
@@ -277,8 +261,7 @@ class Scheduler:
         keep = self.engine.settings.schedule_retention
         if not keep:
             return 0
-        before = self.db.clock.now() - timedelta(seconds=keep)
         pruned = 0
-        while (part := self.db.write(lambda c: self.store.prune(c, before))) > 0:
+        while (part := self.db.write(lambda c: self.store.prune(c, self.db.present(c) - timedelta(seconds=keep)))) > 0:
             pruned += part
         return pruned
