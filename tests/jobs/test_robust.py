@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from duly import Duly, DulyError, Retry, Snooze, Status
+from duly.kernel.events import Event
 
 
 @pytest.fixture
@@ -90,7 +91,12 @@ def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_worker_alive
                 continue
 
     job = stubborn.enqueue().job
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+
+    def end(event: Event) -> None:
+        if event.name == "worker_started":  # from here on it catches signals; before, they would end this process
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    app.listen(end)
     assert app.worker().run().released == 1
     assert (app.jobs.get(job.id).status, app.jobs.get(job.id).attempts) == (Status.QUEUED, 0)
 

@@ -41,9 +41,9 @@ def ready(
     """A group with prompts, and members who want to be told by one channel."""
     group = rounds.groups.add(name, zone, **options)
     if prompts:
-        rounds.prompts.add(group.id, *(f"p{n}" for n in range(1, prompts + 1)))
+        rounds.prompts.add(group.id, *(f"p{n}" for n in range(1, prompts + 1)), tenant=group.tenant)
     for n in range(members):
-        rounds.members.add(group.id, f"m{n}", channels=[channel], email=f"m{n}@example.org")
+        rounds.members.add(group.id, f"m{n}", channels=[channel], email=f"m{n}@example.org", tenant=group.tenant)
     return group
 
 

@@ -35,10 +35,10 @@ def test_an_opening_makes_one_job_per_member_and_channel(rounds: Rounds, app: Du
     group = ready(rounds, "a", tenant="acme")
     addresses = {"email": "x@example.org", "webhook": "https://example.org/x"}
     for name, channels in (("all", CHANNELS), ("one", ["log"]), ("none", []), ("gone", CHANNELS)):
-        rounds.members.add(group.id, name, channels=channels, **addresses)  # type: ignore[arg-type]
-    rounds.members.set(group.id, "gone", is_active=False)
+        rounds.members.add(group.id, name, channels=channels, tenant="acme", **addresses)  # type: ignore[arg-type]
+    rounds.members.set(group.id, "gone", is_active=False, tenant="acme")
     opened = open_one(rounds, clock)
-    members = {m.name: m.id for m in rounds.members.all(group.id)}
+    members = {m.name: m.id for m in rounds.members.all(group.id, tenant="acme")}
     made = enqueued(app)
     assert {(j.task, j.key) for j in made} == {
         ("ROUNDS_NOTIFY_EMAIL", f"round:{opened.id}:{members['all']}:email"),
