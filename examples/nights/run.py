@@ -4,7 +4,7 @@
 
 The schedules stand in ``schedules.json``. The weekend is the one on which Paris puts its clocks forward (28 and 29 March 2026).
 On Saturday evening the worker is away for four hours; on Sunday from 06:00 to 20:00 the stock room is closed (a blackout).
-Nothing waits: a ManualClock goes on five minutes at a time, the scheduler ticks, and the jobs run.
+Nothing waits: a ManualClock goes on fifteen minutes at a time, the scheduler ticks, and the jobs run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from duly.testing import ManualClock, drain
 HERE = Path(__file__).parent
 BEGIN = datetime(2026, 3, 27, 23, tzinfo=UTC)
 END = datetime(2026, 3, 30, 8, tzinfo=UTC)
-STEP = timedelta(minutes=5)
+STEP = timedelta(minutes=15)
 #: The worker is away: nobody ticks.
 AWAY = datetime(2026, 3, 28, 17, 30, tzinfo=UTC), datetime(2026, 3, 28, 21, 30, tzinfo=UTC)
 CLOSED = Window(
