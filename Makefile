@@ -14,17 +14,19 @@ DEV := $(VENV)/dev.stamp
 EXAMPLE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/example.stamp)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs clean
+.PHONY: help run test lint bench docs screenshots clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(EXAMPLE) ## run the newsletter example (ARGS=--until-idle ends when all is sent)
 	$(BIN)/python examples/newsletter/run.py $(ARGS)
 
 # `worksteal`: whole days and kills take seconds, plans take microseconds, so an idle worker takes over what another
 # has queued. No test needs to share a worker with another one (`loadgroup`): each has a database of its own.
+# The dashboard is looked at in Chromium where there is one; who may install it gets it, others see those tests skipped.
 test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS=4)
+	@command -v chromedriver >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -qq chromium chromium-driver >/dev/null 2>&1 || true
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(DEV) ## check style, types and the direction of imports
@@ -38,6 +40,9 @@ bench: $(DEV) ## measure (ARGS=--help says what)
 
 docs: $(DEV) ## check that every link in the documentation leads somewhere
 	$(BIN)/python docs/check_links.py
+
+screenshots: $(DEV) ## take the pictures of docs/screenshots (needs chromium and chromium-driver)
+	DULY_SCREENSHOTS=1 $(BIN)/python -m pytest tests/web/dashboard/test_browser.py -k 'in_order or phone'
 
 clean: ## remove caches and build results; the virtualenv stays
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,6 +1,7 @@
 """`python -m bench [section…] [--jobs N] [--reps N] [--quick] [--peers] [--json FILE]`
 
-Sections: drain-pg, drain-sqlite, bulk, single, pickup, history, memory, features, idempotent, relay, schedules (none named: all). `profile-pg` and
+Sections: drain-pg, drain-sqlite, bulk, single, pickup, history, memory, features, idempotent, relay, schedules,
+rounds, workflows, publishing, automations (none named: all). `profile-pg` and
 `profile-sqlite` show where a worker's time goes instead. See `bench/README.md`.
 """
 

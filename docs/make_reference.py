@@ -61,6 +61,7 @@ MEANINGS = {
     "schedule_missed": "Nobody looked at `count` occurrences in time, and the catch-up policy did not want them afterwards.",
     "schedule_deferred": "Occurrences wait: `reason` is `blackout`, `overlap` (an earlier job lives) or `backfill`.",
     "schedule_broken": "A schedule cannot be planned; `error` says why, `failures` how often in a row. It is looked at again later, and the others go on. An alert.",
+    "schedule_rewound": "The clock had been ahead: what was decided of occurrences that are still to come was taken back, but for those that fired.",
     "schedules_retimed": "Next instants were computed anew, because this process has other time zone data than the one that computed them.",
     "idempotency_attempt": "An idempotent function or request was called: `result` is `allowed` when its body runs, `deduped` when it does not.",
     "idempotency_state": "An idempotent function entered a state: `in_progress`, `succeeded`, `failed`.",
@@ -92,6 +93,40 @@ MEANINGS = {
     "rounds_left": "Groups of a batch were left as they are. `reason`: `NO_ELIGIBLE_PROMPT`, `date_taken`, `hour_passed` (they wait for the next date), `locked` (another worker has them), `lost` (another was first), `live`, `inactive`. `groups` names some.",
     "round_failed": "A tick failed on one group; the others went on. It is due again at the next pass.",
     "round_notified": "A round has opened, for a member who wants to read it in the log.",
+    "mail_paused": "A mail provider wants other credentials, or is not configured: the `queue` is paused with the `reason`.",
+    "mail_throttled": "A mail provider has too many messages, or its `quota` is used up: this job and those behind it wait `wait` seconds (it `asked` for so many; at most a day is obeyed), and no attempt is used.",
+    "mail_partly": "A message was taken for some recipients, and is sent to those who are `waiting` next; no attempt is used.",
+    "mail_refused": "A message was accepted for some recipients and refused for good for others; the numbers count them.",
+    "mail_unknown": "A message was handed over and nobody knows whether it was taken: the job fails, and is not sent again by itself.",
+    "mail_limit_failed": "The limit that the mail provider asks for could not be set on its queue when a worker began.",
+    "process_job": "A run of a publication begins (`attempt`). The hook `process_job` is told the same.",
+    "published": "A post is there, as `remote_id` where that is known. `found`: it was there already, by an earlier run.",
+    "publish_reconciled": "The other side was asked after a post of which nobody knew; `found`: is it there?",
+    "publish_unknown": "Nobody knows whether a post was published, and it is not published again by itself: look at the channel. A replay asks the other side again.",
+    "publish_paused": "A channel's other side wants other credentials: its queue is paused with the `reason`.",
+    "publish_throttled": "A channel's other side has had enough (`quota`: a quota is used up): its queue is held for `wait` seconds, and no attempt is used.",
+    "publish_breaker_opened": "A channel has failed `failures` times in a row: its queue is held for `wait` seconds, and then one publication is tried.",
+    "publish_channel_unknown": "A publication was claimed by a worker whose application does not declare its `channel`, or cannot read its file of channels (`error`); it waits for another one.",
+    "publish_function_failed": "The function of a channel raised an error after it had said how its post went. What it said stands.",
+    "publish_limit_failed": "What a channel says of its limit and rate could not be set on its queue when a worker began.",
+    "publish_subscriber_failed": "A subscriber of a hook (`subscribed`) raised an error. Publishing is not harmed by it.",
+    "ig_first_comment_published": "A first comment is there. `found`: it was there already.",
+    "ig_first_comment_error": "A first comment could not be made, or failed for good. `job`: its job, or its parent's where it has none. The parent stands as it is.",
+    "workflow_unknown": "A run waits for a worker that knows its workflow, in the version that it began with: this one does not. It is looked at again after half a minute.",
+    "workflow_changed": "A document of a workflow has another text than before under the same version. New runs take the new text; those that have begun keep theirs. Told once for each version.",
+    "workflows_woken": "Runs had slept through their news, after a crash in between; housekeeping has woken `count` of them.",
+    "session_started": "A session has the slot for the first time; `late`: seconds behind its planned instant. `reason` is that of its first round.",
+    "session_resumed": "A session that had lost the slot has it again, with nothing added: `reason` says why it had lost it.",
+    "session_queued": "A chat, or an execution that a person or an event asked for, waits for the slot.",
+    "session_round": "A question was answered: `seconds` it took, and the tokens that are billed for it.",
+    "session_call": "A call of a tool has ended: `status` is `done`, `failed`, `refused` (nothing was called) or `unknown` (a crash came into its middle). `tool` is `(unknown)` where nobody defines it.",
+    "session_waits": "A question got no answer, and `reason` says why: an automation asks it again later, a chat waits for its person. Told once for each wait.",
+    "session_interrupted": "A session has lost the slot and goes on later: `reason` is `CRASH`, `NETWORK_ERROR` or `SUSPENDED`.",
+    "session_crashed": "A chat has lost its worker; `again`: the person's question is asked again.",
+    "session_ended": "A session has ended: `reason` is `COMPLETED`, `TIMEOUT`, `ERROR` or `CANCELLED`; `detail` says why, and is left out where it is what the AI said.",
+    "automation_skipped": "Planned executions were left out: `count` of them, from `first` to `last`; `reason` is `dismissed` or `catch_up_window`.",
+    "automation_broken": "The schedule of an automation cannot be read; `error` says why. The others go on.",
+    "automation_not_run": "An event could not run an automation that waits for it; `error` says why.",
     "postcommit": "A task that was registered for after a commit: `result` is `enqueued`, `rolled_back` or `skipped` (it could not be sent).",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }
@@ -209,18 +244,22 @@ class Emitted:
 
 
 def emitted() -> dict[str, Emitted]:
-    """Every event, read from the calls of ``emit``: with a name that stands there, or that is looked up in a table."""
+    """Every event, read from the calls of ``emit``, and of ``done.tell`` for those that are told after a commit: with a name that stands
+    there (or two, by a condition), or that is looked up in a table."""
     found: dict[str, Emitted] = {}
     for file in sorted((ROOT / "src" / "duly").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for function in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
             for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
-                if not (isinstance(call.func, ast.Attribute) and call.func.attr in ("emit", "_tell") and call.args):
+                if not (isinstance(call.func, ast.Attribute) and call.args and _tells(call.func)):
                     continue
                 facts = [k.arg for k in call.keywords if k.arg]
-                event = _text(call.args, 0)
-                if event is not None:
-                    named = {event: _text(call.args, 1) or "info"}
+                first = call.args[0]
+                either = [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
+                events = [event for at in range(len(either)) if (event := _text(either, at)) is not None]
+                if events:
+                    level = _text(call.args, 1) or ("info" if call.func.attr != "tell" else "info or warning")
+                    named = dict.fromkeys(events, level)
                 else:
                     named = _looked_up(tree)
                     facts += [
@@ -235,6 +274,11 @@ def emitted() -> dict[str, Emitted]:
                     entry.levels.add(level)
                     entry.facts.update(dict.fromkeys(facts))
     return found
+
+
+def _tells(func: ast.Attribute) -> bool:
+    after_commit = func.attr == "tell" and isinstance(func.value, ast.Name) and func.value.id == "done"
+    return func.attr in ("emit", "_tell") or after_commit
 
 
 def _looked_up(tree: ast.Module) -> dict[str, str]:

@@ -30,7 +30,7 @@ import pytest
 import redis
 from psycopg import sql
 
-from keeper import Run
+from keeper import IN_MEMORY, Run, roomy
 from servers import TEMPLATE, PostgresServer, ValkeyServer, database_url, make_template, migrate
 
 RUN = pytest.StashKey[Run]()
@@ -46,6 +46,9 @@ hypothesis.settings.load_profile("duly")
 def pytest_configure(config: pytest.Config) -> None:
     # Under xdist the controller leads the run and tells its workers where the folder is.
     told = getattr(config, "workerinput", None)
+    if told is None and roomy(IN_MEMORY):
+        # Each commit on SQLite waits for the disk, and no test pulls the plug: a process that is killed loses nothing in memory.
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
     config.stash[RUN] = Run.lead() if told is None else Run(Path(told["run"]))
 
 
@@ -160,7 +163,9 @@ class Admin:
     def create(self, template: str) -> str:
         self._drop()
         name = f"duly_test_{secrets.token_hex(5)}"
-        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        # a copy of files, file by file, takes half the time where nothing has to reach a disk
+        strategy = "" if os.environ.get("DULY_TEST_POSTGRES_URL") else " STRATEGY file_copy"
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}" + strategy)
         self._connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         self._in_use.append(name)
         return database_url(self._server_url, name)
@@ -209,10 +214,9 @@ def redis_url(valkey_server_url: str) -> str:
 
 @pytest.fixture
 def own_postgres(this_run: Run) -> Iterator[PostgresServer]:
-    """A PostgreSQL server, started and migrated, that this test may stop, crash and restart; the URL stays."""
+    """A migrated PostgreSQL server that this test may stop, crash and restart; the URL stays."""
     server = PostgresServer(this_run, durable=True)
     server.start()
-    migrate(server.url)
     yield server
     server.discard()
 

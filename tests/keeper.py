@@ -51,7 +51,7 @@ class Run:
     def lead(cls) -> Run:
         """Open a run and hold it until `end`, or until this process is no more."""
         run = cls(Path(tempfile.mkdtemp(prefix="duly-tests-")))
-        if _roomy(IN_MEMORY):
+        if roomy(IN_MEMORY):
             _twin(run.folder).mkdir()
         for folder in {run.folder, run.data}:
             folder.chmod(0o711)  # a server that may not be root must be able to reach its own folder inside
@@ -148,7 +148,7 @@ def _twin(folder: Path) -> Path:
     return IN_MEMORY / folder.name
 
 
-def _roomy(place: Path) -> bool:
+def roomy(place: Path) -> bool:
     """Say whether a place can take the data of a run: it needs some 300 MB (a container often has 64 there)."""
     return os.access(place, os.W_OK) and shutil.disk_usage(place).free > 2 << 30
 
@@ -173,6 +173,25 @@ def until(condition: Callable[[], object], seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def freeze(pid: int) -> None:
+    """Stop a process with SIGSTOP and wait until each of its threads stands still. The signal alone is no more than a request:
+    one thread takes it and stops the others, and on a busy machine these run on until that one has its turn."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+
+    def stands_still() -> bool:
+        try:
+            states = [thread.joinpath("stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()]
+        except FileNotFoundError:  # a thread has ended meanwhile
+            return False
+        return all(state in "TtZX" for state in states)
+
+    if threads.exists():
+        assert until(stands_still, 30), f"process {pid} did not stop"
+    else:
+        time.sleep(0.2)  # not Linux: there is nothing to look at
 
 
 if __name__ == "__main__":

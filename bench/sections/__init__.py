@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench.driver import Bench
-from bench.sections import drains, enqueue, memory, once, pickup, rounds, ticks
+from bench.sections import automations, drains, enqueue, memory, once, pickup, publishing, rounds, ticks, workflows
 from bench.table import Section
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
@@ -19,4 +19,7 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "relay": once.relay,
     "schedules": ticks.schedules,
     "rounds": rounds.rounds,
+    "workflows": workflows.workflows,
+    "publishing": publishing.publishing,
+    "automations": automations.automations,
 }

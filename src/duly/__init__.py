@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         UsageError,
         WrongState,
     )
-    from duly.kernel.recurrence import Cron, Daily, Every, Monthly, Once, OnDates, RRule, Weekly
+    from duly.kernel.recurrence import Cron, Daily, Every, Moments, Monthly, Once, OnDates, RRule, Weekly, Yearly
     from duly.kernel.windows import Window
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "InvalidPayload",
     "Job",
     "KeyConflict",
+    "Moments",
     "Monthly",
     "NotFound",
     "OnDates",
@@ -68,6 +69,7 @@ __all__ = [
     "Window",
     "Worker",
     "WrongState",
+    "Yearly",
     "__version__",
 ]
 

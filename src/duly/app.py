@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import orjson
 from sqlalchemy import Connection
@@ -43,15 +43,30 @@ from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
 from duly.tracing import traceparent
+from duly.workflows.step import ENGINE_RUN
 
 if TYPE_CHECKING:
     from duly.idempotency.sql import SqlStore
     from duly.kernel.recurrence import Schedule as Recurrence
     from duly.schedules.schedule import Spec
+    from duly.workflows.door import Workflows
+    from duly.workflows.workflow import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _KEEP: Any = object()
+
+
+class Room(Protocol):
+    """A room that has queues of its own and something to do now and then."""
+
+    #: The duty's name, and every how many seconds it is done.
+    name: str
+    every: float
+
+    def queues(self) -> set[str]: ...
+
+    def keep(self) -> object: ...
 
 
 class Duly:
@@ -75,6 +90,8 @@ class Duly:
         self._checked = False
         self.schedules = Schedules(self)
         self.alerts = Alerts(self.engine, self.open)
+        self._workflows: Workflows | None = None
+        self._rooms: list[Room] = []
         self._reservations: SqlStore | None = None
         _offer_reservations(weakref.ref(self))
         self._lock = threading.Lock()
@@ -124,6 +141,41 @@ class Duly:
             )
         self.engine.tasks[name] = made
         return made
+
+    def join(self, room: Room) -> None:
+        """Let a room have its queues served and its duty done by this application's workers, in place of one of the same name."""
+        self._rooms = [*(known for known in self._rooms if known.name != room.name), room]
+
+    # ------------------------------------------------------------------ workflows
+
+    @property
+    def workflows(self) -> Workflows:
+        """Runs of workflows: starting them, telling them things, looking at them, acting on them."""
+        if self._workflows is None:
+            from duly.workflows.door import Workflows
+
+            self._workflows = Workflows(self)
+        return self._workflows
+
+    def workflow(
+        self,
+        name: str,
+        /,
+        *,
+        version: int = 1,
+        queue: str = "workflows",
+        max_attempts: int | None = None,
+        priority: int = 0,
+    ) -> Callable[[Callable[..., Any]], Workflow]:
+        """Define a workflow: ``@app.workflow("onboarding") async def onboarding(ctx: WorkflowContext, user: int): …``.
+
+        ``version``: raise it with a change that runs in their middle could not go on with, and keep the old function beside it for as
+        long as such runs live. ``queue``: of its runs. ``max_attempts``: how often a run may be lost or broken in a row without getting
+        any further. Raises InvalidArgument for a version that is taken or a parameter that cannot be carried.
+        """
+        from duly.workflows.workflow import Workflow
+
+        return lambda fn: self.workflows.define(Workflow(name, fn, version, queue, max_attempts, priority))
 
     # ------------------------------------------------------------------ enqueue
 
@@ -187,6 +239,11 @@ class Duly:
         """
         return self._by_name(name, input or {}, self._options(options))
 
+    def attempts_of(self, name: str, input: Mapping[str, Any] | None = None) -> int | None:
+        """The attempts that a task gives its jobs, or a workflow its runs; None for what the settings say."""
+        task = self.engine.tasks.get(name)
+        return self.workflows.attempts(input) if name == ENGINE_RUN else None if task is None else task.max_attempts
+
     def enqueue_prepared(self, prepared: Sequence[NewJob]) -> Sequence[Enqueued]:
         """Make prepared jobs, all in one transaction, in order."""
         return self._put(list(prepared), Options())
@@ -197,6 +254,8 @@ class Duly:
         return _options(given)
 
     def _by_name(self, name: str, input: Mapping[str, Any], o: Options) -> NewJob:
+        if name == ENGINE_RUN and (run := self.workflows.prepared(input, o)) is not None:
+            return run
         task = self.engine.tasks.get(name)
         if task is not None:
             return self._of_task(task, input, o)
@@ -284,7 +343,7 @@ class Duly:
         """The planned instants of the schedules that are active, for ``calendars.impact``."""
         for schedule in self.schedules.all():
             if schedule.spec is not None and schedule.paused_at is None:
-                scopes = {f"schedule:{schedule.name}", f"queue:{schedule.spec.queue}"}
+                scopes = set(schedule.spec.scopes)
                 first = max(start, schedule.spec.starts_at or start)
                 stop = min(end, schedule.spec.ends_at or end)
                 yield schedule.name, scopes, schedule.spec.recurrence.occurrences(first, stop)
@@ -306,8 +365,9 @@ class Duly:
         each = concurrency or self.settings.concurrency
         if self.settings.alerts_webhook and self.engine.tasks and WEBHOOK not in self.engine.tasks:
             self.task(WEBHOOK, queue=self.settings.alerts_queue or "default", timeout=60)(poster(self.engine))
+        self.find_rooms()
         if queues is None:
-            queues = ["default", *sorted({t.queue for t in self.engine.tasks.values()} - {"default"})]
+            queues = ["default", *sorted(self._queues() - {"default"})]
         if not isinstance(queues, Mapping):
             queues = dict.fromkeys([queues] if isinstance(queues, str) else queues, each)
         if not self.engine.tasks:
@@ -319,9 +379,51 @@ class Duly:
         scheduler = self.scheduler()
         worker.accompany("schedules", scheduler.step, scheduler.bell.ring)
         worker.house.add("schedules", KEEP_EVERY, scheduler.keep)
+        if self._workflows is not None:
+            worker.house.add("workflows", KEEP_EVERY, self._workflows.keep)
+        for room in self._rooms:
+            worker.house.add(room.name, room.every, room.keep)
         worker.house.add("reservations", 60.0, lambda: self.reservations.prune())
         worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name))
         return worker
+
+    def keep_rooms(self) -> None:
+        """Do the duty of each room now, as workers do every so often."""
+        for room in self._rooms:
+            room.keep()
+
+    def find_rooms(self) -> bool:
+        """Have the rooms worked for that need no code: a file of channels, automations that are in the database. False where there are none."""
+        if self.settings.publish_channels:
+            from duly.publishing.door import Publishing
+
+            # channels that cannot be read are said here, before anything is claimed
+            wanted = Publishing.of(self).wanted()
+            if "EMAIL_SEND" in wanted - set(self.engine.tasks):  # a newsletter is mailed by somebody
+                from duly.mail import Mail
+
+                Mail.of(self)
+        if self._has_automations():
+            from duly.automations.door import Automations
+
+            Automations.of(self)
+        return bool(self._rooms)
+
+    def _has_automations(self) -> bool:
+        s = self.settings
+        if s.ai_script or s.ai_model or s.anthropic_model:
+            return True
+        if not self.db.is_there or self.db.read(migrate.current) != migrate.HEAD:
+            return False
+        from duly.automations.store import any_automation
+
+        return self.db.read(any_automation)
+
+    def _queues(self) -> set[str]:
+        """The queues of what is defined here."""
+        runs = set() if self._workflows is None else self._workflows.queues()
+        served = {queue for room in self._rooms for queue in room.queues()}
+        return {task.queue for task in self.engine.tasks.values()} | runs | served
 
     def find_task(self, name: str) -> Task[Any, Any]:
         """A task defined here. Raises UnknownTask."""
@@ -363,7 +465,11 @@ class Duly:
     def why(self, ident: int, tenant: str | None = None) -> list[Check]:
         """Why a job does not run: every condition, met or not, each with its remedy. Raises NotFound."""
         self.open()
-        return ask_why(self.engine, ident, tenant)
+        checks = ask_why(self.engine, ident, tenant)
+        if self.jobs.get(ident, tenant).task != ENGINE_RUN:
+            return checks
+        waits = self.workflows.why(ident)
+        return checks if waits is None else [waits if check.name == "due" else check for check in checks]
 
     def _write(self, fn: Callable[[Connection], R]) -> R:
         self.open()
@@ -402,26 +508,35 @@ class Queues:
         rate: tuple[int, float] | Rate | None = _KEEP,
         fair: bool = _KEEP,
         actor: str = "code",
+        reason: str = "",
     ) -> QueueSettings:
         """Limits of a queue; what is not given stays, None takes a limit away.
 
         ``limit``: how many of its jobs run at once in the whole cluster. ``key_limit``: how many with the same concurrency
         key. ``rate``: (count, seconds), starts in any window of that length. ``fair``: tenants take turns at equal priority.
-        ``actor``: who asks, for the audit trail. Raises InvalidArgument for a number that cannot be a limit.
+        ``actor``: who asks, and ``reason``: why, for the audit trail. Raises InvalidArgument for a number that cannot be a limit.
         """
         chosen: dict[str, Any] = {}
         for key, value in (("limit", limit), ("key_limit", key_limit), ("rate", rate), ("fair", fair)):
             if value is not _KEEP:
                 chosen[key] = Rate(*value) if key == "rate" and isinstance(value, tuple) else value
-        return self.app._write(lambda c: self.app.engine.queues.set(c, name, actor, **chosen))
+        return self.app._write(lambda c: self.app.engine.queues.set(c, name, actor, reason=reason, **chosen))
 
     def pause(self, name: str, reason: str = "", actor: str = "code") -> QueueSettings:
         """Stop claims on a queue in the whole cluster. Running jobs go on; pausing a paused queue changes its reason."""
         return self.app._write(lambda c: self.app.engine.queues.pause(c, name, actor, reason))
 
-    def resume(self, name: str, actor: str = "code") -> QueueSettings:
+    def resume(self, name: str, actor: str = "code", reason: str = "") -> QueueSettings:
         """Let claims on a queue go on. A queue that is not paused stays as it is."""
-        return self.app._write(lambda c: self.app.engine.queues.resume(c, name, actor))
+        return self.app._write(lambda c: self.app.engine.queues.resume(c, name, actor, reason))
+
+    def hold(self, name: str, until: datetime, reason: str = "", actor: str = "code") -> QueueSettings:
+        """Stop claims on a queue until an instant (aware); running jobs go on. A hold that lasts longer stays as it is."""
+        return self.app._write(lambda c: self.app.engine.queues.hold(c, name, until, reason, actor))
+
+    def release(self, name: str, actor: str = "code", reason: str = "") -> QueueSettings:
+        """End a hold before its instant. A queue that is not held stays as it is."""
+        return self.app._write(lambda c: self.app.engine.queues.release(c, name, actor, reason))
 
     def get(self, name: str) -> QueueSettings:
         """What is set for a queue; one that nothing was set for has no limits."""

@@ -18,8 +18,12 @@ from duly.kernel.errors import InvalidArgument
 PREFIX = "DULY_"
 
 
-def _setting(default: Any, unit: str, reason: str, *, low: float | None = None, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"unit": unit, "reason": reason, "low": low, "choices": choices})
+def _setting(
+    default: Any, unit: str, reason: str, *, low: float | None = None, choices: tuple[str, ...] = (), secret: bool = False
+) -> Any:  # fmt: skip
+    """``secret``: it is not in the ``repr`` of settings."""
+    metadata = {"unit": unit, "reason": reason, "low": low, "choices": choices}
+    return field(default=default, repr=not secret, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Settings:
     alerts_email: str = _setting("", "addresses", "Who is told by jobs of task EMAIL_SEND; commas between them.")
     alerts_webhook: str = _setting("", "URL", "An https:// endpoint that is told by a signed CloudEvent.")
     alerts_webhook_secret: str = _setting(
-        "", "", "What that CloudEvent is signed with, at least 16 bytes; whsec_ works."
+        "", "", "What that CloudEvent is signed with, at least 16 bytes; whsec_ works.", secret=True
     )
     alerts_webhook_private: bool = _setting(
         False, "", "The endpoint may be plain http:// and lie on this machine or in a private network."
@@ -130,6 +134,124 @@ class Settings:
     rounds_tick_retention: float = _setting(
         7 * 86_400.0, "s", "How long the ledger of the ticks of rounds is kept. 0 keeps it for ever.", low=0
     )
+    mail_provider: str = _setting(
+        "",
+        "",
+        "Who carries mail: smtp, graph, resend, maildir or console. Empty: a maildir beside an SQLite file, nobody elsewhere.",
+    )
+    mail_from: str = _setting(
+        "", "address", "The sender of messages that name none. A display name may stand before it."
+    )
+    mail_folder: str = _setting("", "folder", "The maildir of the provider maildir; empty: beside the SQLite file.")
+    mail_templates: str = _setting(
+        "", "folder", "Where templates of messages lie: NAME.subject.txt, NAME.txt, NAME.html."
+    )
+    mail_unknown: str = _setting(
+        "hold",
+        "",
+        "A message may have been taken, and nobody knows: hold fails the job and says so, resend sends it again.",
+        choices=("hold", "resend"),
+    )
+    mail_timeout: float = _setting(
+        30.0,
+        "s",
+        "How long a mail provider may take over one step of an exchange; an HTTP API, over all of it.",
+        low=0.1,
+    )
+    mail_attachments: int = _setting(
+        3_000_000, "bytes", "The most that the attachments of one message may have together, decoded.", low=0
+    )
+    smtp_url: str = _setting(
+        "", "URL", "smtp://user:password@host:587 (STARTTLS) or smtps://…:465; plain on this machine only.", secret=True
+    )
+    graph_tenant: str = _setting("", "", "The directory that the application of Microsoft Graph belongs to.")
+    graph_client_id: str = _setting("", "", "The application of Microsoft Graph.")
+    graph_client_secret: str = _setting("", "", "Its secret.", secret=True)
+    graph_url: str = _setting("https://graph.microsoft.com/v1.0", "URL", "Where Microsoft Graph is.")
+    graph_token_url: str = _setting(
+        "https://login.microsoftonline.com", "URL", "Where tokens of Microsoft Graph are given out."
+    )
+    resend_api_key: str = _setting("", "", "The key of Resend.", secret=True)
+    resend_url: str = _setting("https://api.resend.com", "URL", "Where Resend is.")
+    automation_tick: float = _setting(
+        300.0,
+        "s",
+        "How often a worker looks at the slots of automations at the latest; it looks sooner when something is due.",
+        low=1,
+    )
+    automation_max_session_duration: float = _setting(
+        600.0, "s", "How long nothing may happen in an automation before the watchdog ends it.", low=1
+    )
+    chat_max_inactivity_before_automation_eviction: float = _setting(
+        300.0, "s", "How long a chat may be left alone before an automation that is due takes its slot.", low=1
+    )
+    automation_crash_cap: int = _setting(
+        3, "crashes", "How often in a row a session goes on after it has lost its worker (T001-z).", low=0
+    )
+    automation_network_retry: float = _setting(
+        30.0, "s", "How long an automation waits before it tries again to reach its provider.", low=1
+    )
+    automation_retention: float = _setting(
+        90 * 86_400.0, "s", "How long ended sessions are kept. 0 keeps them for ever.", low=0
+    )
+    publish_channels: str = _setting(
+        "",
+        "file",
+        "Channels of publications, as YAML or JSON: a name, its connector and its options. ${NAME} is a variable.",
+    )
+    publish_max_attempts: int = _setting(
+        5,
+        "attempts",
+        "How often a publication may run in all (queue.max_attempts), unless its channel says otherwise.",
+        low=1,
+    )
+    publish_backoff_base: float = _setting(
+        60.0,
+        "s",
+        "Before the second run of a publication (queue.retry_backoff). Up to half of it is added at random.",
+        low=0,
+    )
+    publish_backoff_factor: float = _setting(2.0, "", "How that wait grows with each failure.", low=1)
+    publish_backoff_max: float = _setting(3600.0, "s", "The longest wait between two runs of a publication.", low=0)
+    ai_provider: str = _setting(
+        "scripted",
+        "",
+        "Which AI answers automations that name none: scripted, openai, anthropic, or one of another package.",
+    )
+    ai_script: str = _setting(
+        "",
+        "file",
+        "The answers of the provider scripted, as YAML or JSON; empty: no AI is set up, and every question is refused.",
+    )
+    ai_base_url: str = _setting(
+        "https://api.openai.com/v1",
+        "URL",
+        "Where the provider openai asks; any API that is like OpenAI's, also a model on this machine.",
+    )
+    ai_model: str = _setting("", "", "The model of the provider openai.")
+    ai_api_key: str = _setting(
+        "", "", "The key of the provider openai; a model on this machine may need none.", secret=True
+    )
+    anthropic_base_url: str = _setting("https://api.anthropic.com", "URL", "Where the provider anthropic asks.")
+    anthropic_model: str = _setting("", "", "The model of the provider anthropic.")
+    anthropic_api_key: str = _setting("", "", "The key of the provider anthropic.", secret=True)
+    ai_timeout: float = _setting(
+        120.0,
+        "s",
+        "The longest silence of an AI before and within its answer. The whole of an answer may take longer.",
+        low=0.1,
+    )
+    ai_max_tokens: int = _setting(4096, "tokens", "The longest answer, unless the automation says otherwise.", low=1)
+    ai_price_input: float | None = _setting(
+        None,
+        "cents per million tokens",
+        "What the AI is told costs this much. Unset: not known, and budgets in cents cannot be held.",
+        low=0,
+    )
+    ai_price_output: float | None = _setting(
+        None, "cents per million tokens", "What the AI answers costs this much.", low=0
+    )
+    web_token: str = _setting("", "", "What callers of the REST door send as a bearer token.", secret=True)
     sqlite_synchronous: str = _setting(
         "FULL",
         "",

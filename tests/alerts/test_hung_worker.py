@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from contract.hands import wait_until
 from duly import DatabaseUnavailable, Duly
+from keeper import freeze
 
 PROGRAM = """
 from duly import DatabaseUnavailable, Duly
@@ -70,7 +71,7 @@ def stop(process: subprocess.Popen[bytes], app: Duly) -> None:
     probe = Duly(app.settings.database_url, busy_timeout=0.5)
     try:
         for _ in range(100):
-            process.send_signal(signal.SIGSTOP)
+            freeze(process.pid)
             try:
                 probe.db.write(lambda c: c.execute(text("UPDATE system_state SET value = value")))
                 return

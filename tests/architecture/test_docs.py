@@ -17,6 +17,7 @@ import ast
 import contextlib
 import fcntl
 import io
+import itertools
 import os
 import pty
 import re
@@ -34,13 +35,19 @@ from typing import NamedTuple
 import pytest
 
 import duly
+from duly.automations.session import CALL_LIFECYCLE
+from duly.automations.session import LIFECYCLE as SESSION
 from duly.jobs.job import LIFECYCLE, Job
 from duly.jobs.read import JobFilter
 from duly.jobs.task import Options, Task
 from duly.kernel import errors
+from duly.publishing.state import LIFECYCLE as PUBLICATION
 from duly.schedules.schedule import LIFECYCLE as OCCURRENCE
 from duly.settings import Settings
 from duly.storage.migrate import all_metadata
+from duly.workflows.step import LIFECYCLE as STEP
+from forked import Forked
+from keeper import until
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,11 +86,13 @@ STORIES = [page for page in pages() if blocks(page)]
 class Story:
     """A page, told in a folder. ``names`` says what a name in the page is called here (a database, for example)."""
 
-    def __init__(self, page: Path, folder: Path, names: dict[str, str]) -> None:
+    def __init__(self, page: Path, folder: Path, names: dict[str, str], commands: Path) -> None:
         self.page, self.folder, self.names = page, folder, names
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("DULY_", "PYTEST_", "COV_"))}
         self.environment |= {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(COLUMNS), "PYTHONUNBUFFERED": "1"}
-        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment["PATH"] = os.pathsep.join(
+            [str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         self.said = ""
 
     def tell(self) -> None:
@@ -217,6 +226,7 @@ PASSING = [
     (r"(?<![:/\w])(?:/[\w.+-]+)+/(?=\w+\.db)", "«folder»/"),
     (r"\bSQLite 3[\d.]+|\bPostgreSQL \d[\d.]+", "«database»"),
     (r"\bDuly \d[\w.]+", "Duly «version»"),
+    (r"\brevision \d{4}\b", "revision «number»"),
     (r"\d+ zones, version \w+ of the (?:system|package tzdata)", "«zones»"),
     (r"\b\w+, a local one", "«kind», a local one"),
     (r"\d[\d,]* rows? (?:is|are) not sealed yet.*|sealed to its end", "«seals»"),
@@ -225,20 +235,42 @@ PASSING = [
 ]
 
 
+def said_of(line: str) -> str:
+    """What a worker's line says, whenever that was and however long it took."""
+    return re.sub(r"\d", "", line[10:])
+
+
 def as_such(text: str) -> str:
+    """A text without what differs from run to run; jobs that ran side by side end in any order."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    runs = itertools.groupby(lines, key=lambda line: bool(re.match(r"\d\d:\d\d:\d\d  \w", line)))
+    text = "\n".join(line for ended, run in runs for line in (sorted(run, key=said_of) if ended else run))
     for pattern, name in PASSING:
         text = re.sub(pattern, name, text, flags=re.MULTILINE)
     return text.strip()
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for the PATH with a ``duly`` that is quick to start."""
+    forked = Forked(tmp_path_factory.mktemp("forked"))
+    try:
+        assert until(forked.is_ready, 60)
+        yield forked.bin
+    finally:
+        forked.close()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", STORIES, ids=lambda page: page.stem)
-def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_what_a_page_shows_is_what_happens(
+    page: Path, tmp_path: Path, commands: Path, request: pytest.FixtureRequest
+) -> None:
     names = {}
     if "postgresql://shop@db/shop" in "".join(block.body for block in blocks(page)):
         names["postgresql://shop@db/shop"] = str(request.getfixturevalue("empty_pg_url"))
-    Story(page, tmp_path, names).tell()
+    Story(page, tmp_path, names, commands).tell()
 
 
 # --- The reference ------------------------------------------------------------------------------------------------------
@@ -262,6 +294,27 @@ def test_the_lifecycle_of_an_occurrence_is_in_the_docs_as_it_is_in_the_code() ->
     text = read("lifecycle.md").partition("## The lifecycle of an occurrence")[2]
     assert f"```mermaid\n{OCCURRENCE.mermaid()}\n```" in text
     assert [m for m in OCCURRENCE.moves if f"| {m.source or '(none)'} | `{m.event}` | {m.target} |" not in text] == []
+
+
+def test_the_lifecycle_of_a_step_is_in_the_docs_as_it_is_in_the_code() -> None:
+    text = read("lifecycle.md").partition("## The lifecycle of a step")[2]
+    assert f"```mermaid\n{STEP.mermaid()}\n```" in text
+    assert [m for m in STEP.moves if f"| {m.source or '(none)'} | `{m.event}` | {m.target} |" not in text] == []
+
+
+def test_the_lifecycle_of_a_publication_is_in_the_docs_as_it_is_in_the_code() -> None:
+    text = read("lifecycle.md").partition("## The lifecycle of a publication")[2]
+    assert f"```mermaid\n{PUBLICATION.mermaid()}\n```" in text
+    assert [m for m in PUBLICATION.moves if f"| {m.source or '(none)'} | `{m.event}` | {m.target} |" not in text] == []
+
+
+def test_the_lifecycles_of_a_session_and_of_its_calls_are_in_the_docs_as_they_are_in_the_code() -> None:
+    for heading, lifecycle in (("session", SESSION), ("tool call", CALL_LIFECYCLE)):
+        text = read("lifecycle.md").partition(f"## The lifecycle of a {heading}")[2].partition("\n## ")[0]
+        assert f"```mermaid\n{lifecycle.mermaid()}\n```" in text
+        assert [
+            m for m in lifecycle.moves if f"| {m.source or '(none)'} | `{m.event}` | {m.target} |" not in text
+        ] == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -109,7 +109,7 @@ def test_a_held_queue_hides_no_other(app: Duly, send: Send, hand: Hand, limit: i
         ("all", {"mail", "web", "mail2"}),
         ("queue:mail", {"mail"}),
         ("queue:ma%", set()),
-        ("channel:mail", set()),
+        ("channel:mail", {"mail"}),
         ("schedule:mail", set()),
     ],
 )

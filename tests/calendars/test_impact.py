@@ -39,12 +39,15 @@ def test_ready_jobs_are_held_by_a_window_that_holds_now(app: Duly, send: Send) -
     ready = send(7, queue="mail")
     found = app.calendars.impact(Window(start="11:00", end="13:00", tz="UTC", scope="queue:mail"))
     assert (found.queues[0].count, [j.id for j in found.queues[0].first]) == (7, ready[:5])
+    assert (
+        app.calendars.impact(Window(start="11:00", end="13:00", tz="UTC", scope="channel:mail")).queues == found.queues
+    )
     assert {j.at for j in found.queues[0].first} == {NOON}
 
 
 def test_a_window_of_another_scope_holds_no_job_of_a_queue(app: Duly, send: Send) -> None:
     send(1, queue="mail", run_at=NOON + HOUR)
-    for scope in ("channel:mail", "schedule:mail", "queue:other"):
+    for scope in ("channel:other", "schedule:mail", "queue:other"):
         assert app.calendars.impact(Window(tz="UTC", scope=scope)).queues == ()
 
 

@@ -392,6 +392,32 @@ def test_expected_artefacts_may_come_from_a_query(on: Run, app: Duly, folder: Pa
     assert (own["expected"], own["present"]) == (2, 2)
 
 
+def test_looking_in_a_file_that_is_not_there_makes_none(on: Run, app: Duly, folder: Path) -> None:
+    ask = [
+        "outbox",
+        "reconcile",
+        "-t",
+        "CHARGE",
+        "--on",
+        f"sqlite:///{folder / 'typo.db'}",
+        "--query",
+        "SELECT 1 AS key",
+    ]
+    said = on(*ask, "--dry-run")
+    assert said.code == 2
+    assert "typo.db, which is not there" in said.err
+    assert not (folder / "typo.db").exists()
+
+
+def test_bytes_of_a_query_are_refused_and_never_made_a_text(on: Run, app: Duly) -> None:
+    data = "x'616263'" if app.db.is_sqlite else "decode('616263', 'hex')"
+    query = f"SELECT 'charge-1' AS key, {data} AS \"order\", 5 AS cents"
+    ask = ["outbox", "reconcile", "-t", "CHARGE", "--on", app.settings.database_url, "--query", query]
+    said = on(*ask, "--json")
+    assert (said.code, charged(app)) == (1, {})
+    assert "order: holds bytes." in said.err
+
+
 def test_a_row_that_cannot_be_a_job_is_told_by_its_number_and_harms_no_other(
     on: Run, app: Duly, module: str, folder: Path
 ) -> None:

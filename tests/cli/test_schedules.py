@@ -68,6 +68,18 @@ def test_a_schedule_is_made_shown_changed_and_removed(on: Run, app: Duly) -> Non
             ("--dates", "2099-12-31", "--at", "14:00,15:00", "--tz", "UTC"),
             "at 14:00 and 15:00 on 31 December 2099, UTC",
         ),
+        (
+            ("--yearly", "12-24,02-29", "--at", "18:00", "--tz", "UTC"),
+            "at 18:00 on 29 February and 24 December of every year",
+        ),
+        (
+            ("--moments", "2099-12-24T18:00,2100-01-06T9:30", "--tz", "UTC"),
+            "at 18:00 on 24 December 2099 and at 09:30 on 6 January 2100, UTC",
+        ),
+        (
+            ("--daily", "18:00", "--tz", "UTC", "--start-date", "2099-01-01", "--end-date", "2099-03-31"),
+            "at 18:00 every day, from 1 January 2099 until 31 March 2099, UTC",
+        ),
         (("--once", "2099-12-01T10:00:00+01:00"), "once"),
     ],
 )
@@ -95,6 +107,13 @@ def test_a_dry_run_says_what_would_be_and_writes_nothing(on: Run, options: tuple
         (("--daily", "10:00"), "--tz: is missing; --daily needs it. Name the IANA time zone"),
         (("--cron", "61 * * * *", "--tz", "UTC"), "--cron: "),
         (("--cron", "* * * * *", "--tz", "America/New_Yrok"), "--tz: is 'America/New_Yrok', which is no IANA time zone. Did you"),
+        (("--yearly", "12-24,02-30", "--at", "9:00", "--tz", "UTC"), "--yearly[1]: is '02-30'"),
+        (("--yearly", "12-24", "--tz", "UTC"), "--at: is missing; --yearly needs it"),
+        (("--moments", "2099-12-24", "--tz", "UTC"), "--moments: is '2099-12-24'"),
+        (("--moments", "2099-12-24T18:00", "--at", "9:00", "--tz", "UTC"), "--at does not go with --moments."),
+        (("--every", "5m", "--end-date", "2099-01-01"), "--end-date does not go with --every."),
+        (("--daily", "9:00", "--tz", "UTC", "--start-date", "2099-01-02", "--end-date", "2099-01-01"), "--end-date: is 2099-01-01"),
+        (("--weekly", "mon", "--at", "9:00", "--tz", "UTC", "--start-date", "2027-01-05", "--end-date", "2027-01-10"), "--end-date: leaves nothing"),
         (("--every", "0"), "--every: "),
         (("--once", "2026-01-01"), "--once: "),
         (("--rrule", "FREQ=DAILY", "--tz", "UTC"), "--start: is missing; --rrule needs it."),
@@ -200,6 +219,11 @@ def test_what_is_not_named_stays_as_it_is(on: Run, app: Duly) -> None:
     assert "ends_at" not in on("schedules", "set", "nightly", "--no-ends-at", "--json").json
     assert on("schedules", "set", "nightly", "--no-ends-at", "--ends-at", "2099-01-01T00:00Z").code == 2
     assert on("schedules", "set", "nightly").out.startswith("Schedule nightly is as it was")
+    # bounding dates outlive a change of kind, and `none` takes them away
+    dated = on("schedules", "set", "nightly", "--start-date", "2099-01-01", "--end-date", "2099-03-31")
+    assert "from 1 January 2099 until 31 March 2099" in dated.out
+    dated = on("schedules", "set", "nightly", "--yearly", "01-06", "--end-date", "none")
+    assert "on 6 January of every year, from 1 January 2099, Rome time" in dated.out
     changes = [line.split()[-1] for line in on("schedules", "versions", "nightly").out.splitlines()[1:]]
     assert changes[-2:] == ["recurrence", "time"]  # the first version changed nothing
 

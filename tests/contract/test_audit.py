@@ -189,6 +189,7 @@ def test_a_row_slipped_in_behind_a_seal_is_named(app: Duly, clock: ManualClock) 
     tamper(app, "DELETE FROM audit_log WHERE id = 3")  # a gap, as a rolled back transaction leaves one
     seal(app)
     clock.advance(HOUR + timedelta(seconds=1))
+    assert seal(app) == 0  # somebody looks, and finds nothing
     columns = "tenant, actor, level, action, entity, entity_id, meta, at"
     tamper(app, f"INSERT INTO audit_log (id, {columns}) SELECT 3, {columns} FROM audit_log WHERE id = 4")
     seal(app)
@@ -319,7 +320,7 @@ def test_ids_of_rolled_back_transactions_are_gaps_that_block_nothing(pg: Duly, c
     assert seal(pg) == 4
     clock.advance(2 * HOUR)
     assert seal(pg) == 0
-    assert verify(pg.db) == Verdict(4, 1, 0)
+    assert verify(pg.db) == Verdict(4, 2, 0)  # the second closes the gap
 
 
 def test_every_worker_seals_what_is_done(db_url: str) -> None:
@@ -352,3 +353,14 @@ def test_the_database_refuses_to_change_or_remove_seals(app: Duly) -> None:
     for statement in ("UPDATE audit_seals SET rows = 0", "DELETE FROM audit_seals"):
         with pytest.raises(Exception, match="append-only"):
             app.db.write(lambda c, sql=statement: c.execute(text(sql)))
+
+
+def test_a_row_that_commits_late_is_sealed_though_nobody_sealed_for_hours(pg: Duly, clock: ManualClock) -> None:  # B043
+    pg.open()
+    late(pg, lambda: seal(pg))
+    clock.advance(2 * HOUR)
+    assert verify(pg.db).broken is None
+    assert verify(pg.db).unsealed == 1
+    assert seal(pg) == 1
+    assert verify(pg.db).broken is None
+    assert verify(pg.db).unsealed == 0

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
 from crash.idempotent_apart import idempotent_apart
 from crash.program import SOON, Here, Plan, enter_process, write
 from duly import INJECT, Duly, Job
@@ -39,7 +42,17 @@ def body(tag: str, job: Job) -> dict[str, Any]:
     return {"job": job.id, "attempt": job.attempts}
 
 
+@idempotent_task(**QUICK)
+def in_a_transaction(tag: str, session: Session, job: Job = INJECT) -> dict[str, Any]:
+    write("begin", tag=tag, job=job.id)
+    Here.die_at("body.started")
+    session.execute(text("INSERT INTO bookings VALUES (:tag)"), {"tag": tag})
+    Here.die_at("body.effect")
+    return {"job": job.id, "attempt": job.attempts}
+
+
 def define(app: Duly) -> Duly:
+    app.task("IN_A_TRANSACTION", backoff=SOON)(in_a_transaction)
     app.task("ON_A_THREAD", backoff=SOON)(on_a_thread)
     app.task("ON_THE_LOOP", backoff=SOON)(on_the_loop)
     app.task("IDEMPOTENT_APART", run_in="process", backoff=SOON)(idempotent_apart.fn)

@@ -6,40 +6,24 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
 
+import nursery
 from crash import program
 from crash.program import Plan
 from duly import Duly, Job, Status
 from duly.jobs.job import Attempt
 from keeper import until
 
-_context = multiprocessing.get_context("forkserver")
-_TESTS = str(Path(__file__).parents[1])
-
-
-def start_nursery() -> None:
-    """Start the process that all others are forked from: it has imported everything and done nothing."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([_TESTS, *([before] if before else [])])
-    try:
-        _context.set_forkserver_preload(["pytest", "crash.program"])
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+start_nursery = nursery.start
 
 
 class Actor:
@@ -47,7 +31,7 @@ class Actor:
 
     def __init__(self, scene: Scene, plan: Plan, role: Callable[..., None], **more: Any) -> None:
         self.scene, self.plan, self.name = scene, plan, plan.name
-        self._process = _context.Process(target=role, args=(plan,), kwargs=more, name=plan.name)
+        self._process = nursery.CONTEXT.Process(target=role, args=(plan,), kwargs=more, name=plan.name)
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid

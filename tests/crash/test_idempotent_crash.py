@@ -96,6 +96,25 @@ def test_wherever_a_worker_dies_its_job_succeeds_and_a_duplicate_has_the_same_re
     assert states == [("succeeded", len(DEATHS))]
 
 
+def test_wherever_a_worker_dies_an_effect_in_the_same_transaction_happens_once(idempotent: Scene) -> None:
+    """R004-8, R004-13: no record without its effect, and no effect without its record."""
+    scene, steps = idempotent, [death.step for death in DEATHS]
+    scene.change("CREATE TABLE bookings (tag text)")
+    jobs = {step: scene.enqueue("IN_A_TRANSACTION", step, tag=step).id for step in steps}
+    for step in steps:
+        victim = work(scene, f"victim {step}", {step: 1}, kill_at=step)
+        assert victim.ended(60) == -signal.SIGKILL, f"{victim.name} has not died: {scene.report()}"
+    lapse(scene)
+    copies = {step: scene.enqueue("IN_A_TRANSACTION", step, tag=step).id for step in steps}
+    work(scene, "successor", dict.fromkeys(steps, 2))
+    scene.wait_for_end(seconds=60)
+    assert sorted(tag for (tag,) in scene.sql("SELECT tag FROM bookings")) == sorted(steps)
+    for step in steps:
+        job, copy = scene.app.jobs.get(jobs[step]), scene.app.jobs.get(copies[step])
+        assert (job.status, copy.status, job.output) == (Status.SUCCEEDED, Status.SUCCEEDED, copy.output), step
+    assert scene.sql("SELECT state, count(*) FROM idempotency GROUP BY state") == [("succeeded", len(steps))]
+
+
 def test_a_duplicate_that_waits_while_the_worker_of_the_first_is_killed_has_its_result(idempotent: Scene) -> None:
     """The first dies in the body; both are served by one successor, whichever comes first to it."""
     scene = idempotent

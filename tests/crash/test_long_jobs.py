@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 
 from crash.scene import Actor, Scene
+from keeper import freeze
 
 LEASE = 1.0
 
@@ -28,12 +29,12 @@ def test_handlers_that_block_the_loop_for_four_leases_are_run_once(scene: Scene)
     assert [x for x in scene.lines("event") if x["event"] in ("jobs_rescued", "lease_lost")] == []
 
 
-def freeze(scene: Scene, actor: Actor) -> None:
+def freeze_between_writes(scene: Scene, actor: Actor) -> None:
     """Stop a process at a moment at which it does not write. (Frozen inside a write it would keep an SQLite file locked:
     whoever stops a process there stops all of them.)"""
 
     def frozen_outside_a_write() -> bool:
-        actor.signal(signal.SIGSTOP)
+        freeze(actor.pid)
         url = scene.app.db.url
         if url.get_backend_name() != "sqlite":
             return True
@@ -54,7 +55,7 @@ def test_a_frozen_worker_that_wakes_up_late_changes_nothing(scene: Scene) -> Non
     frozen = scene.worker("frozen", lease=LEASE)
     jobs = [scene.enqueue(task, seconds=2).id for task in ("WORK", "THREAD")]
     scene.wait(lambda: len(scene.lines("begin")) == 2, 10, "both jobs to begin")
-    freeze(scene, frozen)
+    freeze_between_writes(scene, frozen)
     scene.worker("second", lease=LEASE)
     scene.wait(lambda: len(scene.lines("begin", who="second")) == 2, 20, "the second worker to take over")
     frozen.signal(signal.SIGCONT)

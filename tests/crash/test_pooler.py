@@ -115,17 +115,17 @@ def test_a_transaction_that_fails_leaves_no_lock_behind(pg_url: str, monkeypatch
             [(count,)] = admin.execute(LOCKS).fetchall()
             return int(count)
 
-        real, held = seal.bodies, []
+        real, held = seal.link, []
 
         def fail(*_: Any) -> Any:
             held.append(locks())
             raise ValueError("in the middle of it")
 
-        monkeypatch.setattr(seal, "bodies", fail)
+        monkeypatch.setattr(seal, "link", fail)
         with pytest.raises(ValueError, match="in the middle"):
             seal.Sealer(app.db).seal()
         assert (held, locks()) == ([1], 0)
-        monkeypatch.setattr(seal, "bodies", real)
+        monkeypatch.setattr(seal, "link", real)
         assert seal.Sealer(other.db).seal() == 1
         assert locks() == 0
     app.close()

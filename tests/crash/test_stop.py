@@ -98,7 +98,7 @@ def test_a_second_signal_ends_the_wait(scene: Scene) -> None:  # B032
 def test_prefetched_jobs_do_not_wait_for_the_slow_ones_of_a_stopping_worker(scene: Scene) -> None:  # HOUSE decision 1
     """They were claimed and have not begun: another worker runs them while the first one still drains."""
     first = scene.worker("first", {"default": 2}, grace=20)
-    made = scene.app.enqueue_many("WORK", [{}] * 1000 + [{"seconds": 2}] * 2 + [{}] * 50)
+    made = scene.app.enqueue_many("WORK", [{}] * 1000 + [{"seconds": 6}] * 2 + [{}] * 50)
     jobs = [one.job.id for one in made]
     slow, more = jobs[1000:1002], jobs[1002:]
     scene.wait(lambda: all(scene.lines("begin", job=job) for job in slow), 20, "the slow jobs to begin")

@@ -378,7 +378,7 @@ def test_after_a_power_cut_the_next_run_goes_on(tmp_path: Path) -> None:
 def test_a_stopped_run_ends_well_and_the_next_one_does_the_rest(tmp_path: Path) -> None:
     folder, file = tmp_path / "run", small(tmp_path, 120)
     arguments = ("--orders", str(file), "--folder", "run", "--calm")
-    with running(tmp_path, *arguments) as started:
+    with running(tmp_path, *arguments, "--latency", "0.5") as started:
         started.wait_until(lambda: len(receipts(folder)) >= 30)
         started.process.send_signal(signal.SIGINT)
         assert "Nothing is lost: run it again." in started.end(1)

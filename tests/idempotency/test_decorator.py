@@ -168,15 +168,18 @@ def test_a_cancelled_coroutine_frees_its_key(heard: list[Event]) -> None:
 
     @idempotent_task(store=store)
     async def hang() -> None:
+        began[0].set()
         await asyncio.sleep(60)
 
     async def go() -> None:
+        began.append(asyncio.Event())
         call = asyncio.create_task(hang())
-        await asyncio.sleep(0.1)
+        await began[0].wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
+    began: list[asyncio.Event] = []
     asyncio.run(go())
     [kept] = store._kept.values()
     assert kept.state == "failed"
@@ -266,6 +269,20 @@ def test_a_key_of_ones_own_names_the_work_and_other_arguments_under_it_are_refus
         charge("A-1", 11)
     charge("A-2", 11)
     assert runs == [10, 11]
+
+
+def test_a_key_that_failed_may_be_used_with_corrected_arguments(store: Store) -> None:  # R004-13
+    @idempotent_task(store=store, key=lambda order, cents: order)
+    def charge(order: int, cents: int) -> str:
+        if not cents:
+            raise ValueError("nothing to pay")
+        return f"{cents} cents"
+
+    with pytest.raises(ValueError, match="nothing to pay"):
+        charge(17, 0)
+    assert charge(17, 1250) == "1250 cents"
+    with pytest.raises(PayloadMismatch):
+        charge(17, 0)
 
 
 @pytest.mark.parametrize("nothing", [None, ""])

@@ -20,6 +20,7 @@ from duly import Duly
 from duly.idempotency import RedisStore, idempotent_task
 from duly.integrations.celery import apply_robust_settings
 from duly.kernel.events import PROCESS
+from duly.tracing import traceparent
 from integrations.celery_tasks import goes_on, hear, write
 
 #: The application made last keeps reservations; a forked child of the pool opens it for itself.
@@ -139,6 +140,25 @@ def retry(self: Any, tag: str) -> int:
     if self.request.retries == 0:
         raise self.retry(countdown=0)
     return int(self.request.retries)
+
+
+@app.task(name="retry_quietly", bind=True, max_retries=1)
+@idempotent_task(**QUICK)
+def retry_quietly(self: Any, tag: str) -> str:
+    begin(self, tag)
+    if self.request.retries == 0:
+        self.retry(countdown=0, throw=False)
+        return "later"
+    return "done"
+
+
+@app.task(name="traced", bind=True)
+@idempotent_task(**QUICK)
+def traced(self: Any, tag: str) -> str | None:
+    begin(self, tag)
+    if self.request.retries == 0:
+        raise self.retry(countdown=0)
+    return traceparent()
 
 
 @app.task(

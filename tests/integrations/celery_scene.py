@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import text
 
+import nursery
 from contract.hands import working
 from duly import Duly, Job
 from duly.integrations.celery import Dispatcher
@@ -38,10 +38,7 @@ class CeleryWorker:
             "FLEET_DULY": json.dumps({"database_url": scene.url, **scene.settings}), "FLEET_BROKER": scene.broker,
             "FLEET_JOURNAL": str(scene.journal_file), "FLEET_WITHOUT": without, "FLEET_SETTINGS": json.dumps(settings),
         }  # fmt: skip
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
+        arguments = [
             "-A",
             f"integrations.{program}",
             "worker",
@@ -49,26 +46,49 @@ class CeleryWorker:
             f"{name}@%h",
             "-l",
             "INFO",
+            "--without-mingle",
+            "--without-gossip",
+            *options,
         ]
         ready = len(scene.lines("ready"))
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, "--without-mingle", "--without-gossip", *options],
-                cwd=scene.folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        scene.wait(lambda: len(scene.lines("ready")) > ready or self._process.poll() is not None, f"{name} to start")
-        assert self._process.poll() is None, self.log.read_text()
+        nursery.start()
+        self._process = nursery.CONTEXT.Process(
+            target=_celery, args=(str(scene.folder), environ, str(self.log), arguments)
+        )
+        self._process.start()
+        scene.wait(lambda: len(scene.lines("ready")) > ready or not self._process.is_alive(), f"{name} to start")
+        assert self._process.is_alive(), self.log.read_text()
 
     def kill(self) -> None:
         """As a power cut would: every process of it at once."""
+        assert self._process.pid is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.join(10)
 
-    def stop(self) -> int:
+    def stop(self) -> int | None:
         """As a deploy would. Returns the exit code."""
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(30)
+        self._process.terminate()
+        self._process.join(30)
+        return self._process.exitcode
+
+
+def _celery(folder: str, environ: Mapping[str, str], log: str, arguments: list[str]) -> None:
+    """Be ``celery …``, in a process group of its own."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    nothing, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number, stream in ((0, nothing), (1, out), (2, out)):
+        os.dup2(stream, number)
+    # as for a program of its own: signals mean what they mean by themselves
+    for received in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(received, signal.default_int_handler if received is signal.SIGINT else signal.SIG_DFL)
+    sys.argv = ["celery", *arguments]
+    from celery.__main__ import main
+
+    main()
 
 
 class Scene:

@@ -214,6 +214,28 @@ def test_who_asks_for_another_run_frees_the_key(calls: Calls) -> None:  # T004-f
     assert calls.states("auto") == ["in_progress", "failed"] * 2 + ["in_progress", "succeeded"]
 
 
+def test_a_body_that_returns_after_asking_for_a_retry_has_not_succeeded(calls: Calls) -> None:  # T004-f
+    calls.fleet(2)
+    calls.send("retry_quietly", "quiet")
+    calls.wait_for_run("quiet", 2)
+    calls.wait(lambda: "succeeded" in calls.states("retry_quietly"), "the end of the second run")
+    calls.wait_until_nothing_is_left()
+    assert [run["retries"] for run in calls.begun("quiet")] == [0, 1]
+    assert calls.states("retry_quietly") == ["in_progress", "in_progress", "succeeded"]
+
+
+def test_the_trace_of_a_message_is_the_trace_of_the_body_and_of_what_is_told(calls: Calls) -> None:
+    """W3C Trace Context: as the post-commit sender and the outbox send it, and through a retry."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    calls.fleet(1)
+    call = calls.app.send_task("traced", ("traced",), headers={"traceparent": trace})
+    assert calls.ends(call) == [trace]
+    told = [*calls.told("attempt", "traced"), *calls.told("state", "traced")]
+    assert {facts.get("trace_id") for facts in told} == {trace.split("-")[1]}
+    assert calls.ends(calls.send("unbound", "x")) == ["X"]
+    assert {facts.get("trace_id") for facts in calls.told("attempt", "unbound")} == {None}
+
+
 def test_who_gives_up_without_an_effect_frees_the_key(calls: Calls) -> None:
     """T004-f, B052: Ignore, Reject and a soft time limit; another call may run at once, not only when the lock has lapsed."""
     calls.fleet(3)

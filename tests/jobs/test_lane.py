@@ -66,3 +66,14 @@ def test_a_lane_whose_jobs_become_long_stops_holding_work_back() -> None:
     for tick in range(1, 40):
         lane.look(tick * 0.1)
     assert lane.room() == 0
+
+
+def test_a_long_job_that_ends_a_moment_after_the_last_look_is_no_pace() -> None:
+    """Else the next long job would be fetched and held behind the one that runs, where no other worker can take it."""
+    lane = Lane("q", concurrency=1, batch=500)
+    lane.look(1.0)
+    lane.ended, lane.running = 1, 1
+    lane.look(1.03)
+    assert lane.room() == 0
+    lane.look(1.2)
+    assert lane.room() == 0

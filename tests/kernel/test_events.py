@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 
 import pytest
 
@@ -52,7 +53,12 @@ def test_a_listener_may_remove_itself_while_it_hears() -> None:
     assert heard == ["first"]
 
 
-def test_an_application_that_is_gone_hears_no_more_and_keeps_nobody_quiet(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_application_that_is_gone_hears_no_more_and_keeps_nobody_quiet(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("duly"), "propagate", True)  # whatever other tests made of logging
+    monkeypatch.setattr(logging.getLogger("duly"), "disabled", False)
+    caplog.set_level(logging.DEBUG, logger="duly")
     process, emitter, heard = type(PROCESS)(), Emitter(), list[Event]()
     process.join(emitter)
     process.emit("trouble", "warning", n=1)

@@ -35,6 +35,7 @@ def test_a_queue_that_nothing_governs_admits_any_number() -> None:
     [
         (QueueFacts("q", online=False), HoldReason.GATE, None),
         (QueueFacts("q", paused_at=NOW, paused_reason="audit"), HoldReason.PAUSED, None),
+        (QueueFacts("q", held_until=LATER, held_reason="quota"), HoldReason.HELD, LATER),
         (QueueFacts("q", blackout_until=LATER), HoldReason.BLACKOUT, LATER),
         (QueueFacts("q", limit=2, running=2), HoldReason.LIMIT, None),
         (QueueFacts("q", limit=2, running=5), HoldReason.LIMIT, None),

@@ -19,12 +19,14 @@ from duly.kernel.recurrence import (
     Cron,
     Daily,
     Every,
+    Moments,
     Monthly,
     Once,
     OnDates,
     RRule,
     Schedule,
     Weekly,
+    Yearly,
     schedule_from_text,
     special_days,
 )
@@ -188,6 +190,9 @@ def test_an_expression_follows_elapsed_time_if_minute_or_hour_begins_with_a_star
         lambda **options: Weekly("sun", "02:30", tz=PARIS, **options),
         lambda **options: Monthly("last sun", "02:30", tz=PARIS, **options),
         lambda **options: OnDates(["2026-03-29", "2026-10-25"], "02:30", tz=PARIS, **options),
+        lambda **options: Yearly(["03-29", "10-25"], "02:30", tz=PARIS, **options),
+        lambda **options: Moments(["2026-03-29T02:30", "2026-10-25T02:30"], tz=PARIS, **options),
+        lambda **options: Daily("02:30", tz=PARIS, start_date="2026-03-29", end_date="2026-10-25", **options),
         lambda **options: RRule("FREQ=MONTHLY;BYDAY=-1SU", start="2026-01-01T02:30", tz=PARIS, **options),
     ],
 )
@@ -330,6 +335,11 @@ KINDS: list[Schedule] = [
     OnDates(["2026-03-29", "2026-10-25"], "02:30", tz=PARIS),
     Once("2026-03-29T01:00Z"),
     RRule("FREQ=WEEKLY;INTERVAL=2;BYDAY=SU,MO;COUNT=500", start="2024-01-01T02:30", tz=PARIS),
+    Yearly(["02-29", "03-29", "10-25"], ["02:30", "23:00"], tz=PARIS, fold="both"),
+    Moments(["2024-03-31T02:30", "2026-03-29T02:00", "2026-03-29T02:30", "2026-10-25T02:30"], tz=PARIS, fold="both"),
+    Daily(["00:00", "23:30"], tz="Africa/Cairo", start_date="2024-04-26", end_date="2026-10-29", fold="both"),
+    Cron("30 * * * *", tz=PARIS, start_date="2024-03-31"),
+    RRule("FREQ=DAILY", start="2020-01-01T02:30", tz=NEW_YORK, end_date="2026-11-01"),
 ]
 kinds = pytest.mark.parametrize("schedule", KINDS, ids=repr)
 instants = st.datetimes(datetime(1960, 1, 1), datetime(2210, 1, 1), timezones=st.just(UTC))

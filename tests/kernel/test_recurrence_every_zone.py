@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.kernel.localtime import Fold, Gap
-from duly.kernel.recurrence import CivilSchedule, Cron, Daily, Monthly, OnDates, RRule, Weekly
+from duly.kernel.recurrence import CivilSchedule, Cron, Daily, Moments, Monthly, OnDates, RRule, Weekly, Yearly
 from kernel.wallclock import HOUR, MINUTE, Change, Wall, different_changes, every_change
 
 #: On either side of a change. Clocks change by three hours at most from 2024 to 2030.
@@ -113,6 +113,9 @@ def test_every_kind_of_schedule_agrees_with_the_wall(rule: Rule) -> None:
             Weekly(weekday, at, **options),
             Monthly(day.day, at, **options),
             OnDates([day, day - timedelta(1)], at, **options),
+            Yearly([f"{day:%m-%d}", f"{day - timedelta(2):%m-%d}"], at, **options),
+            Moments([inside, inside - timedelta(2)], **options),
+            Daily(at, start_date=day - timedelta(3), end_date=day, **options),
             Cron(f"{at.minute} {at.hour} {day.day} {day.month} *", **options),
             RRule(f"FREQ=YEARLY;BYMONTH={day.month};BYMONTHDAY={day.day}", start=start, **options),
         ):

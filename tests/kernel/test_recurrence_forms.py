@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,12 +15,14 @@ from duly.kernel.recurrence import (
     Cron,
     Daily,
     Every,
+    Moments,
     Monthly,
     Once,
     OnDates,
     RRule,
     Schedule,
     Weekly,
+    Yearly,
     schedule_from_json,
 )
 from duly.kernel.recurrence.forms import KINDS
@@ -35,6 +37,10 @@ month_days = st.lists(
 )
 dates = st.lists(st.dates(datetime(1970, 1, 1).date(), datetime(2200, 12, 31).date()), min_size=1, max_size=3)
 instants = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+local_times = instants.map(lambda at: at.replace(tzinfo=None, microsecond=0))
+year_days = st.lists(
+    st.dates(date(2000, 1, 1), date(2000, 12, 31)).map(lambda day: f"{day:%m-%d}"), min_size=1, max_size=4
+)
 civil = {
     "tz": zones,
     "gap": st.sampled_from([None, "after"]),
@@ -42,13 +48,19 @@ civil = {
     "jitter": jitters,
     "name": names,
 }
+bounds = {
+    "start_date": st.none() | st.dates(date(1970, 1, 1), date(2026, 1, 1)),
+    "end_date": st.none() | st.dates(date(2035, 1, 1), date(2200, 12, 31)).map(date.isoformat),
+}
 durations = st.timedeltas(timedelta(seconds=1), timedelta(days=36_525))
 schedules: st.SearchStrategy[Schedule] = st.one_of(
     st.builds(Cron, st.sampled_from(["*/5 * * * *", "@daily", "30 2 29 feb *", "H H * * *"]), **civil),
     st.builds(Every, durations, anchor=instants, jitter=jitters, name=names),
     st.builds(Every, durations),
-    st.builds(Daily, times, **civil),
-    st.builds(Weekly, days, times, **civil),
+    st.builds(Daily, times, **civil, **bounds),
+    st.builds(Yearly, year_days, times, **civil, **bounds),
+    st.builds(Moments, st.lists(local_times, min_size=1, max_size=5), **civil),
+    st.builds(Weekly, days, times, **civil, **bounds),
     st.builds(Monthly, month_days, times, **civil),
     st.builds(OnDates, dates, times, **civil),
     st.builds(Once, instants),

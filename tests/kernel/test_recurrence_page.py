@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from duly.kernel.localtime import resolve, transitions
-from duly.kernel.recurrence import Cron, Daily, Monthly
+from duly.kernel.recurrence import Cron, Daily, Monthly, Yearly
 from duly.kernel.windows import Calendar, Window
 
 PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "civil-time.md").read_text(encoding="utf-8")
@@ -21,14 +21,16 @@ DAY = timedelta(days=1)
 
 
 def test_the_tables_are_found() -> None:
-    assert len(SCHEDULES) == 21
+    assert len(SCHEDULES) == 25
     assert len(WINDOWS) == 7
 
 
 @pytest.mark.parametrize("row", SCHEDULES, ids=" ".join)
 def test_a_schedule_of_the_page_runs_when_the_page_says(row: list[str]) -> None:
     zone, day, clock, code, local, utc = row
-    schedule = eval(f"{code.strip('`')[:-1]}, tz={zone!r})", {"Daily": Daily, "Cron": Cron, "Monthly": Monthly})
+    schedule = eval(
+        f"{code.strip('`')[:-1]}, tz={zone!r})", {"Daily": Daily, "Cron": Cron, "Monthly": Monthly, "Yearly": Yearly}
+    )
     midnight = datetime.combine(date.fromisoformat(day), time())
     (start,), (end,) = resolve(midnight, zone), resolve(midnight + DAY, zone)
     runs = list(schedule.occurrences(start, end))

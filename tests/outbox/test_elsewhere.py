@@ -307,11 +307,11 @@ def test_a_session_whose_database_cannot_be_told_is_believed(two_apps: tuple[Dul
 
 
 def test_a_database_is_asked_once_for_each_engine(two_apps: tuple[Duly, Duly], monkeypatch: pytest.MonkeyPatch) -> None:
-    from duly.outbox import home
+    from duly.storage import identity
 
     mine, there = two_apps
     asked: list[Any] = []
-    monkeypatch.setattr(home, "identity", lambda connection: asked.append(connection) or frozenset({1}))
+    monkeypatch.setattr(identity, "identity", lambda connection: asked.append(connection) or frozenset({1}))
     box = Outbox(mine)
     for _ in range(3):
         with Session(there.db.session_engine.execution_options(logging_token="x")) as session, session.begin():

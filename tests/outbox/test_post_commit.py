@@ -15,9 +15,10 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from duly import InvalidArgument
+from duly.kernel.errors import UnsafeSession
 from duly.kernel.events import PROCESS
-from duly.outbox import post_commit
 from duly.outbox.post_commit import enqueue_task_after_commit, post_commit_sender, set_post_commit_sender
+from duly.storage import session_end
 from duly.tracing import carried, traceparent
 from outbox.post_commit_hands import Line, Order, Shop, make_engine, open_shop
 from servers import PostgresServer
@@ -465,7 +466,7 @@ def test_nothing_is_left_of_transactions_that_have_ended(shop: Shop) -> None:
         shop.register(dropped, 1)
         del dropped
         gc.collect()
-        assert (len(post_commit._levels), len(post_commit._next)) == (0, 0)
+        assert session_end.count_waiting() == 0
 
 
 # --- When a send fails ---------------------------------------------------------------------------------------------------
@@ -668,3 +669,67 @@ def test_what_sqlite_rolls_back_by_itself_is_not_sent(sqlite_url: str) -> None: 
             )
         session.commit()
         assert (shop.sent, shop.orders()) == ([1], [1])
+
+
+# --- SQLite as most programs open it --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ordinary(sqlite_url: str) -> Iterator[tuple[Shop, Any]]:
+    """A shop, and an engine that nobody has prepared."""
+    engine = create_engine(sqlite_url)
+    with open_shop(sqlite_url) as shop:
+        yield shop, engine
+    engine.dispose()
+
+
+def test_a_savepoint_outside_of_any_transaction_is_refused_before_anything_is_registered(
+    ordinary: tuple[Shop, Any],
+) -> None:
+    """R004-2: its rows are committed at its release, so neither sending nor dropping the task would be right."""
+    shop, engine = ordinary
+    with Session(engine) as session, session.begin_nested():
+        session.execute(insert(Order).values(id=1))
+        with pytest.raises(UnsafeSession, match="make_engine"):
+            shop.register(session, 1)
+    assert (shop.sent, shop.told) == ([], {})
+
+
+@pytest.mark.parametrize("first", ["nothing", "select", "insert"])
+@pytest.mark.parametrize("end", ["commit", "rollback", "savepoint"])
+def test_savepoints_of_an_ordinary_engine_are_exact_for_what_is_registered_before_them(
+    ordinary: tuple[Shop, Any], first: str, end: str
+) -> None:  # R004-2, R004-3
+    shop, engine = ordinary
+    with Session(engine) as session:
+        if first == "select":
+            session.execute(text("SELECT 1"))
+        elif first == "insert":
+            session.execute(insert(Order).values(id=9))
+        shop.order(session, 1) if first == "insert" else shop.register(session, 1)
+        savepoint = session.begin_nested()
+        if first != "insert":
+            session.execute(insert(Order).values(id=1))
+        shop.order(session, 2)
+        if end == "savepoint":
+            savepoint.rollback()
+            session.execute(insert(Order).values(id=1)) if first != "insert" else None
+        else:
+            savepoint.commit()
+        if end == "rollback":
+            session.rollback()
+        else:
+            session.commit()
+    assert shop.sent == {"commit": [1, 2], "savepoint": [1], "rollback": []}[end]
+    assert [order for order in shop.orders() if order != 9] == shop.sent
+
+
+def test_a_task_registered_first_in_a_savepoint_is_exact_too(ordinary: tuple[Shop, Any]) -> None:
+    shop, engine = ordinary
+    with Session(engine) as session, session.begin(), session.begin_nested():
+        shop.order(session, 1)
+    with pytest.raises(RuntimeError), Session(engine) as session, session.begin():
+        with session.begin_nested():
+            shop.order(session, 2)
+        raise RuntimeError("all of it")
+    assert (shop.sent, shop.orders()) == ([1], [1])

@@ -375,7 +375,7 @@ class Program:
         self.connection.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=250)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(st.sampled_from(MODES), st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_size=4, max_size=24))
 @example("create_savepoint", [("connection.begin_nested", 0), ("connection.begin_nested", 0), ("order", 0), ("session.commit", 0), ("connection.rollback_to", 4), ("connection.commit", 0)])  # fmt: skip
 def test_any_program_sends_what_the_database_keeps(shop: Shop, mode: Any, steps: list[tuple[str, int]]) -> None:

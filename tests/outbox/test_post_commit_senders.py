@@ -16,7 +16,7 @@ from duly import Duly, InvalidArgument
 from duly.outbox.post_commit import enqueue_task_after_commit, post_commit_sender, set_post_commit_sender
 from duly.testing import ManualClock
 from duly.tracing import carried
-from outbox.post_commit_hands import Shop, open_shop
+from outbox.post_commit_hands import Order, Shop, open_shop
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 HEADER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -155,6 +155,29 @@ def test_a_message_reaches_a_broker(shop: Shop, session: Session) -> None:
         assert message.payload[:2] == [[1], {"to": "Ada"}]
         message.ack()
     assert shop.told == {"enqueued": 1}
+
+
+def test_what_celery_could_not_send_is_refused_where_it_is_written(session: Session) -> None:
+    """After the commit nobody can mend it any more."""
+    order = Order(id=1)
+    with post_commit_sender(Celery("shop", broker="memory://")), session.begin():
+        for args, kwargs, path in (((1, order), {}, r"args\[1\]"), ((), {"order": order}, "order")):
+            with pytest.raises(InvalidArgument, match=f"{path}: cannot be encoded by Celery's serializer 'json'"):
+                enqueue_task_after_commit(session, "receipt", *args, **kwargs)
+
+
+def test_celery_gets_the_trace_that_was_current_at_the_registration(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    sent: list[Any] = []
+    celery = Celery("shop", broker="memory://", task_ignore_result=True)
+    monkeypatch.setattr(
+        celery.amqp, "send_task_message", lambda producer, name, message, **o: sent.append(o["headers"])
+    )
+    with post_commit_sender(celery), session.begin(), carried(trace):
+        enqueue_task_after_commit(session, "receipt", 1)
+    assert sent == [{"traceparent": trace}]
 
 
 def test_the_current_application_of_celery_is_one(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class Fates:
             raise FATES[fate]()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=programs, batch=st.integers(1, 12))
 def test_whatever_happens_every_message_is_sent_once_and_every_line_in_order(
     make: Callable[..., Outbox], recorder: Recorder, clock: ManualClock, program: list[Any], batch: int

@@ -346,3 +346,8 @@ def test_a_table_that_is_spelled_with_its_schema_has_the_same_lines(pg: Outbox) 
         later.result()
         second.commit()
     assert pending(pg) == [1, 2]
+
+
+def test_a_session_without_a_database_is_refused_by_name(box: Outbox) -> None:
+    with Session() as session, pytest.raises(InvalidArgument, match="session: is bound to no database"):
+        box.publish(session, "t:x", 1)

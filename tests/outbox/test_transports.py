@@ -15,6 +15,7 @@ from celery import Celery
 from kombu import Connection, Exchange, Queue
 
 from duly import Duly, InvalidArgument, PermanentError
+from duly.idempotency import RedisStore
 from duly.kernel.events import Event
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message, Status
@@ -344,3 +345,12 @@ def test_events_of_sends_hold_no_address(make: Callable[..., Outbox], app: Duly)
     box.relay().run_once()
     assert box.get(ident).status is Status.PENDING
     assert "s3cret" not in repr(heard) + repr(box.get(ident).error)
+
+
+def test_a_url_that_cannot_be_used_is_not_repeated() -> None:
+    """A password with a slash in it ends up where a port is looked for."""
+    for make in (RedisStreamTransport, RedisStore):
+        with pytest.raises(InvalidArgument, match="URL that cannot be used") as caught:
+            make("redis://:s3cret/x@host:6379/0")
+        assert "s3cret" not in str(caught.value)
+        assert caught.value.__suppress_context__

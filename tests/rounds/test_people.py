@@ -280,3 +280,47 @@ def test_instants_are_kept_in_utc_whatever_the_zone_of_the_group(rounds: Rounds,
     assert int(ask(app, f"SELECT {column} FROM rounds")[0][0]) == int(utc("2026-06-01 12:15").timestamp())
     (opened,) = rounds.list()
     assert (str(opened.open_at), str(opened.close_at)) == ("2026-06-01 12:15:00+00:00", "2026-06-02 12:15:00+00:00")
+
+
+def test_tenants_never_see_each_others_rounds_prompts_or_words(
+    rounds: Rounds, clock: ManualClock, opened: Round
+) -> None:
+    submission = rounds.submit(opened.id, "m0", "mine")
+    comment = rounds.comment(submission.id, "m1", "well")
+    [prompt, *_] = rounds.prompts.all(opened.group_id)
+    theirs = ready(rounds, "theirs", members=1, tenant="other")
+    rounds.tick()
+    attempts: list[Any] = [
+        lambda: rounds.get(opened.id, tenant="other"),
+        lambda: rounds.show(opened.id, tenant="other"),
+        lambda: rounds.submit(opened.id, "m2", "x", tenant="other"),
+        lambda: rounds.edit_submission(submission.id, "m0", "x", tenant="other"),
+        lambda: rounds.comment(submission.id, "m0", "x", tenant="other"),
+        lambda: rounds.edit_comment(comment.id, "m1", "x", tenant="other"),
+        lambda: rounds.vote(submission.id, "m0", tenant="other"),
+        lambda: rounds.prompts.set(prompt.id, text="x", tenant="other"),
+        lambda: rounds.prompts.remove(prompt.id, tenant="other"),
+        lambda: rounds.groups.get(theirs.id),
+        lambda: rounds.list(group=theirs.id),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NotFound):
+            attempt()
+    assert rounds.show(opened.id).submissions == (submission,)
+    assert {r.group_id for r in rounds.list(tenant="other")} == {theirs.id}
+    [one] = rounds.list(tenant="other")
+    assert rounds.get(one.id, tenant="other") == one
+
+
+def test_a_number_that_no_row_can_have_is_not_found(rounds: Rounds, opened: Round) -> None:
+    for number in (2**63, 0, -1):
+        for question in (
+            rounds.get,
+            rounds.show,
+            rounds.groups.get,
+            lambda n: rounds.submit(n, "m0", "x"),
+            lambda n: rounds.vote(n, "m0"),
+        ):
+            with pytest.raises(NotFound):
+                question(number)
+    assert len(rounds.list(below=2**63)) == 2

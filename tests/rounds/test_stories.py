@@ -14,7 +14,7 @@ from duly import Duly
 from duly.kernel.localtime import instant_on, local_date, transitions, zone
 from duly.rounds import Round, Rounds, Status
 from duly.storage.types import Instant
-from duly.testing import ManualClock, enqueued
+from duly.testing import ManualClock, drain, enqueued
 from rounds.hands import ready, utc
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -190,3 +190,17 @@ def test_apia_has_no_round_for_the_day_it_left_out(db_url: str) -> None:
         ("2012-01-03", utc("2012-01-03 04:00")),
     ]
     world.app.close()
+
+
+def test_a_round_a_day_opens_at_its_hour_every_day(app: Duly, clock: ManualClock) -> None:
+    rounds = Rounds(app)
+    rounds.schedule()
+    app.schedules.sync()
+    group = ready(rounds, "daily", "Europe/Paris", prompts=20, drop_time="18:00", cooldown=0)
+    for day in range(1, 4):
+        for at in ("12:00", "15:55", "16:00", "16:05"):
+            clock.set(utc(f"2026-06-{day:02} {at}"))
+            drain(app)
+    opened = sorted((r.opened_at, r.open_at, r.late) for r in rounds.list(group.id) if r.opened_at and r.open_at)
+    assert [at for at, _, _ in opened] == [utc(f"2026-06-{day:02} 16:00") for day in range(1, 4)]
+    assert all(opened_at == open_at and late == 0 for opened_at, open_at, late in opened)

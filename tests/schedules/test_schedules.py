@@ -648,6 +648,47 @@ def test_other_time_zone_data_has_next_instants_computed_anew(scene: Scene) -> N
     assert scene.pass_time(HOUR).fired == 1
 
 
+@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
+def test_a_clock_that_was_ahead_silences_no_schedule_and_fires_none_twice(scene: Scene, catch_up: str) -> None:
+    scene.set("s", catch_up=catch_up)
+    scene.set("once", Once(START + 6 * HOUR), catch_up=catch_up)
+    scene.pass_time(HOUR)
+    scene.pass_time(24 * HOUR)  # somebody set the clock a day ahead
+    early = {at for at, status, _ in scene.ledger() if status == "fired"}
+    scene.clock.set(START + HOUR + timedelta(seconds=10))
+    assert scene.scheduler.tick().looked == 0
+    scene.scheduler.keep()
+    assert scene.names()["schedule_rewound"] == 2
+    assert ("SCHEDULE_REWOUND", "scheduler") in scene.audit()
+    assert {at for at, status, _ in scene.ledger() if at > 1} == early - {1}
+    scene.scheduler.keep()  # nothing is ahead any more
+    assert scene.names()["schedule_rewound"] == 2
+    for _ in range(25):
+        scene.pass_time(HOUR)
+        scene.scheduler.keep()
+    assert scene.ledger() == [(n, "fired", None) for n in range(1, 27)]
+    assert scene.ledger("once") == [(6, "fired", None)]
+    assert scene.jobs() == 27
+
+
+def test_a_clock_that_was_ahead_puts_off_nothing_that_waits_or_is_broken(scene: Scene) -> None:
+    scene.set("s", overlap="queue")
+    scene.pass_time(HOUR)
+    scene.pass_time(HOUR)  # the second waits for the first
+    scene.set("b", Daily("12:00", tz="UTC"))
+    scene.sql("UPDATE schedules SET task = '' WHERE name = 'b'")
+    scene.sql(
+        "UPDATE schedules SET decided_until = (SELECT decided_until FROM schedules WHERE name = 's') WHERE name = 'b'"
+    )
+    scene.clock.advance(8 * HOUR + MINUTE)
+    scene.scheduler.tick()
+    scene.clock.set(START + 2 * HOUR + MINUTE)
+    scene.scheduler.keep()
+    drain(scene.app)
+    assert scene.pass_time(timedelta(seconds=2)).fired == 1
+    assert scene.ledger() == [(1, "fired", None), (2, "fired", "overlap")]
+
+
 def test_the_ledger_is_pruned_but_not_what_waits_or_lives(scene: Scene) -> None:
     scene.set("s", overlap="queue")
     scene.set("past", catch_up="none")
@@ -682,3 +723,99 @@ def test_trouble_in_planning_passes_with_its_cause(scene: Scene, monkeypatch: py
     assert scene.scheduler.tick().broken == 1
     monkeypatch.undo()
     assert scene.pass_time(HOUR).fired == 1
+
+
+def test_a_blackout_may_hold_a_schedule_of_one_tenant_only(scene: Scene) -> None:
+    for tenant in ("a", "b"):
+        scene.set("s", tenant=tenant, blackout="skip")
+    scene.app.calendars.set(
+        Window(name="quiet", scope="schedule:a/s", start="00:00", end="12:00", tz="UTC"), actor="ann"
+    )
+    scene.pass_time(HOUR)
+    found = {t: [o.status.value for o in scene.schedules.ledger("s", tenant=t)] for t in ("a", "b")}
+    assert found == {"a": ["skipped"], "b": ["fired"]}
+    assert scene.schedules.preview("s", 1, tenant="a")[0].effect == "skipped"
+    assert scene.schedules.preview("s", 1, tenant="b")[0].effect == "fires"
+
+
+def test_occurrences_due_while_a_row_was_damaged_are_decided_by_what_it_said_before(scene: Scene) -> None:
+    scene.set(catch_up="all")
+    scene.sql("UPDATE schedules SET catch_up = 'x' WHERE name = 's'")
+    assert scene.pass_time(3 * HOUR).broken == 1
+    scene.set(catch_up="all", input={"n": 2})
+    assert scene.ledger() == [(n, "fired", None) for n in (1, 2, 3)]
+    scene.pass_time(HOUR)
+    assert [o.version for o in scene.schedules.ledger("s")] == [2, 1, 1, 1]
+    # and where nothing can be read any more, the new definition counts from now on
+    scene.sql("UPDATE schedules SET catch_up = 'x' WHERE name = 's'")
+    scene.sql("UPDATE schedule_versions SET definition = '[]'")
+    scene.pass_time(HOUR)
+    scene.set(catch_up="all", input={"n": 3})
+    assert scene.pass_time(HOUR).fired == 1
+
+
+def test_bytes_that_are_no_text_in_one_row_stop_no_other_schedule(sqlite_url: str) -> None:  # B010
+    scene = Scene(sqlite_url)
+    for name in ("good", "bad", "also"):
+        scene.set(name)
+    scene.app.calendars.set(Window(tz="UTC", name="odd", scope="queue:elsewhere"), actor="ann")
+    scene.sql("UPDATE schedules SET recurrence = x'7bff7d' WHERE name = 'bad'")
+    scene.sql("UPDATE blackouts SET definition = x'7bff7d'")
+    report = scene.pass_time(HOUR)
+    assert (report.fired, report.broken) == (2, 1)
+    assert [(s.name, s.state) for s in scene.schedules.all()] == [
+        ("also", "active"),
+        ("bad", "broken"),
+        ("good", "active"),
+    ]
+    scene.schedules.remove("bad")  # what it had due by then is decided as its version says
+    assert drain(scene.app).succeeded == 3
+    scene.app.close()
+
+
+def test_a_backfill_stays_within_the_bounds_of_its_schedule(scene: Scene) -> None:
+    scene.set(starts_at=START + 3 * HOUR, ends_at=START + 5 * HOUR)
+    scene.clock.advance(8 * HOUR)
+    assert [len(found) for found in _filled(scene, True)] == [2, 0]
+    assert [len(found) for found in _filled(scene, False)] == [1, 1]
+    assert [at for at, *_ in scene.ledger()] == [3, 4]
+
+
+def _filled(scene: Scene, dry_run: bool) -> tuple[Any, Any]:
+    made = scene.schedules.backfill("s", START, START + 8 * HOUR, dry_run=dry_run)
+    return made.fired, made.left
+
+
+def test_other_time_zone_data_is_not_taken_for_a_clock_that_was_ahead(scene: Scene) -> None:
+    scene.set("d", Daily("18:00", tz="Europe/Paris"))
+    scene.set("w", HOURLY, overlap="queue")
+    scene.pass_time(HOUR)
+    scene.pass_time(HOUR)  # the second of w waits for the first
+    move = "- 3600000000" if scene.app.db.is_sqlite else "- interval '1 hour'"
+    scene.sql(f"UPDATE schedules SET tz_version = '2020a', next_at = next_at {move}, look_at = look_at {move}")
+    scene.scheduler.keep()
+    scene.clock.advance(MINUTE)
+    scene.scheduler.keep()
+    assert scene.names()["schedule_rewound"] == 0
+    assert scene.names()["schedules_retimed"] == 1
+    assert scene.schedules.get("d").next_at == scene.schedules.get("d").look_at == START + 16 * HOUR
+    drain(scene.app)
+    scene.pass_time(timedelta(seconds=2))
+    assert scene.ledger("w") == [(1, "fired", None), (2, "fired", "overlap")]
+
+
+def test_a_slash_in_a_name_means_no_tenant(scene: Scene) -> None:
+    scene.set("x", tenant="b", blackout="skip")
+    scene.set("b/x", tenant="acme", blackout="skip")
+    for scope, held in (
+        ("schedule:b/x", ["skipped", "fired"]),
+        ("schedule:b%2Fx", ["fired", "skipped"]),
+        ("schedule:acme/b%2Fx", ["fired", "skipped"]),
+    ):
+        scene.app.calendars.set(Window(name="quiet", scope=scope, tz="UTC"), actor="ann")
+        scene.pass_time(HOUR)
+        found = [
+            scene.schedules.ledger(name, tenant=tenant)[0].status.value
+            for name, tenant in (("x", "b"), ("b/x", "acme"))
+        ]
+        assert found == held

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, or_, select
 
 from duly.audit.tables import audit_log, audit_seals
 from duly.kernel.errors import InvalidArgument
@@ -65,6 +65,22 @@ def find(connection: Connection, f: TrailFilter, limit: int = 50, below: int | N
     if below is not None:
         query = query.where(c.id < below)
     return [Entry(*row) for row in connection.execute(query.order_by(c.id.desc()).limit(limit))]
+
+
+def newest(connection: Connection) -> int:
+    """The id of the last row; 0 where there is none."""
+    return connection.execute(select(func.max(audit_log.c.id))).scalar() or 0
+
+
+def follow(connection: Connection, above: int, gaps: Collection[tuple[int, int]] = (), limit: int = 500) -> list[Entry]:
+    """Rows in the order of their ids: those above one, and those of ``gaps``, ranges of ids (first, last) below it that were not there yet. ``meta`` is left out.
+
+    Ids are given out before transactions commit (case B043): who follows the trail looks again for those that were passed by.
+    """
+    c = audit_log.c
+    query = select(*(c[n] for n in Entry.__dataclass_fields__ if n != "meta"))
+    query = query.where(or_(c.id > above, *(c.id.between(first, last) for first, last in gaps)))
+    return [Entry(**row._mapping, meta={}) for row in connection.execute(query.order_by(c.id).limit(limit))]
 
 
 def tail(connection: Connection) -> Tail:

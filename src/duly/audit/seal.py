@@ -6,7 +6,8 @@ are each found and named. What is not sealed yet (the last seconds) is not prote
 
 Ids are given out before transactions commit, so a row with a smaller id can appear after a larger one was sealed (the
 trap of case B043). A seal therefore notes the gaps that are open as it is made: those in its own range, and those of the
-seal before that nobody has filled yet. A row that turns up in a gap within an hour is taken into the next seal.
+seal before that nobody has filled yet. A row that turns up in a gap is taken into the next seal, if no sealer has looked there an hour
+or more after the gap was noted: the first who does closes it, with a seal of no rows if there are none.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ def bodies(connection: Connection, where: str) -> list[tuple[int, str]]:
     columns = ["tenant", "actor", "level", "action", "entity", "entity_id", "meta" if sqlite else "CAST(meta AS text)"]
     body = " || ".join([f"id || ':' || {at}", *(f"'|' || length({c}) || ':' || {c}" for c in columns)])
     driver: Any = connection.connection.driver_connection
-    rows: list[tuple[int, str]] = driver.execute(f"SELECT id, {body} FROM audit_log WHERE {where}").fetchall()
+    query = f"SELECT id, {body} AS body FROM audit_log WHERE {where}"
+    if sqlite:  # one row, since the interpreter's lock changes hands once per row that is fetched
+        [(listed,)] = driver.execute(f"SELECT json_group_array(json_array(id, body)) FROM ({query})").fetchall()
+        return [(ident, one) for ident, one in orjson.loads(listed)]
+    rows: list[tuple[int, str]] = driver.execute(query).fetchall()
     return rows
 
 
@@ -86,53 +91,76 @@ def still_open(gaps: Sequence[Gap], filled: Sequence[int], since: int) -> list[G
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Rows that no seal covers yet, read and digested."""
+
+    #: The seal that they follow; None for the first.
+    after: int | None
+    first_id: int
+    last_id: int
+    sealed_at: datetime
+    rows: int
+    gaps: list[Gap]
+    entries: bytes
+    previous: bytes
+
+
+def _watched(last: Any) -> int:
+    """Gaps noted after this (microseconds) are watched: counted from the last seal, since nobody has looked for a row after that."""
+    return to_micros(last.sealed_at - LATE) if last is not None else 0
+
+
 class Sealer:
-    """Writes seals."""
+    """Writes seals. Rows are read and digested outside the transaction that writes, so nobody waits for it."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
 
     def seal(self, limit: int = 5000) -> int:
         """Seal up to ``limit`` rows. Returns how many; 0 when there is nothing new or another process is sealing."""
-
-        def anything(connection: Connection) -> bool:
-            newest = connection.execute(select(func.max(audit_log.c.id))).scalar()
-            last = self._last(connection)
-            return newest is not None and (last is None or newest > last.last_id or bool(self._late(connection, last)))
-
-        return self.db.write(lambda c: self._seal(c, limit)) if self.db.read(anything) else 0
+        fresh = self.db.read(lambda c: self._gather(c, limit))
+        return self.db.write(lambda c: self._seal(c, fresh)) if fresh is not None else 0
 
     def _last(self, connection: Connection) -> Any:
         return connection.execute(select(audit_seals).order_by(audit_seals.c.id.desc()).limit(1)).first()
 
-    def _seal(self, connection: Connection, limit: int) -> int:
-        if not self.db.is_sqlite:
-            locked = connection.execute(text("SELECT pg_try_advisory_xact_lock(hashtext('duly audit seal'))")).scalar()
-            if not locked:
-                return 0
+    def _gather(self, connection: Connection, limit: int) -> Fresh | None:
         last = self._last(connection)
         above, previous, gaps = (last.last_id, last.hash, last.gaps) if last is not None else (0, _START, [])
         rows = bodies(connection, f"id > {above} ORDER BY id LIMIT {int(limit)}")
         late = self._late(connection, last)
-        if not rows and not late:
-            return 0
         now = self.db.clock.now()
+        expired = any(noted <= to_micros(now - LATE) for _, _, noted in gaps)
+        if not rows and not late and not expired:
+            return None
         first, top = above + 1, rows[-1][0] if rows else above
         fresh = [(a, b, to_micros(now)) for a, b in gaps_between(first, top, [ident for ident, _ in rows])]
         gaps = [*still_open(gaps, [ident for ident, _ in late], to_micros(now - LATE)), *fresh][-MOST_GAPS:]
-        covered = sorted([*late, *rows])
-        entries = b"".join(ident.to_bytes(8, "big") + digest(body) for ident, body in covered)
+        covered = sorted([*late, *rows]) if late else rows
+        entries = b"".join([ident.to_bytes(8, "big") + digest(body) for ident, body in covered])
+        # without a row this only closes gaps, so that nothing can be slipped into them on a quiet system
+        return Fresh(last.id if last is not None else None, first, top, now, len(covered), gaps, entries, previous)
+
+    def _seal(self, connection: Connection, fresh: Fresh) -> int:
+        if not self.db.is_sqlite:
+            locked = connection.execute(text("SELECT pg_try_advisory_xact_lock(hashtext('duly audit seal'))")).scalar()
+            if not locked:
+                return 0
+        if connection.execute(select(func.max(audit_seals.c.id))).scalar() != fresh.after:
+            return 0  # another process has sealed these meanwhile
+        head = fresh.first_id, fresh.last_id, fresh.sealed_at, fresh.gaps, fresh.entries
         connection.execute(
             insert(audit_seals).values(
-                sealed_at=now, first_id=first, last_id=top, rows=len(covered), entries=entries, gaps=gaps, previous=previous,
-                hash=link(previous, first, top, now, gaps, entries),
+                sealed_at=fresh.sealed_at, first_id=fresh.first_id, last_id=fresh.last_id, rows=fresh.rows, entries=fresh.entries,
+                gaps=fresh.gaps, previous=fresh.previous, hash=link(fresh.previous, *head),
             )
         )  # fmt: skip
-        return len(covered)
+        return fresh.rows
 
     def _late(self, connection: Connection, last: Any) -> list[tuple[int, str]]:
         """Rows that turned up in gaps of the last seal, in order of id. What stands in an open gap is in no seal yet."""
-        gaps = still_open(last.gaps, (), to_micros(self.db.clock.now() - LATE)) if last is not None else []
+        gaps = still_open(last.gaps, (), _watched(last)) if last is not None else []
         out: list[tuple[int, str]] = []
         for start in range(0, len(gaps), 400):
             inside = " OR ".join(f"id BETWEEN {int(a)} AND {int(b)}" for a, b, _ in gaps[start : start + 400])
@@ -206,12 +234,10 @@ def _verify(db: Database, connection: Connection, progress: Callable[[int], None
         if progress is not None:
             progress(rows_ok)
     if strangers:
-        old = db.clock.now() - LATE
-        sealed_at = {
-            row.id: row.sealed_at for row in connection.execute(select(audit_seals.c.id, audit_seals.c.sealed_at))
-        }
+        last = connection.execute(select(audit_seals).where(audit_seals.c.id == ids[-1])).one()
+        waiting = still_open(last.gaps, (), _watched(last))
         for ident, seal_id in sorted(strangers.items()):
-            if sealed_at[seal_id] < old:
+            if not any(first <= ident <= end for first, end, _ in waiting):
                 return broken(f"audit row {ident} was slipped in behind seal {seal_id}", seal_id, ident)
     unsealed = connection.execute(
         select(func.count()).select_from(audit_log).where(audit_log.c.id > above)

@@ -70,15 +70,15 @@ class CalendarStore:
         """
         return Calendar([b.counts for b in self._find(connection, blackouts.c.enabled)])
 
-    def covering(self, connection: Connection, scope: str, at: datetime | None = None) -> Coverage | None:
-        """What holds ``scope`` (``all`` included) at an aware instant or now, and until when; None if nothing does."""
+    def covering(self, connection: Connection, *scopes: str, at: datetime | None = None) -> Coverage | None:
+        """What holds one of ``scopes`` (``all`` included) at an aware instant or now, and until when; None if nothing does."""
         at = at if at is not None else self.db.present(connection)
-        return self.calendar(connection).applying_to(scope).covering(at)
+        return self.calendar(connection).applying_to(*scopes).covering(at)
 
-    def holding(self, connection: Connection, scope: str) -> Coverage | None:
+    def holding(self, connection: Connection, *scopes: str) -> Coverage | None:
         """As ``covering``, now, for those who ask often: where no row holds, no calendar is read."""
-        query = select(blackouts.c.name).where(_on(self.db.now()), blackouts.c.scope.in_(("all", scope))).limit(1)
-        return None if connection.execute(query).first() is None else self.covering(connection, scope)
+        query = select(blackouts.c.name).where(_on(self.db.now()), blackouts.c.scope.in_(("all", *scopes))).limit(1)
+        return None if connection.execute(query).first() is None else self.covering(connection, *scopes)
 
     def standing(self, connection: Connection) -> tuple[list[Standing], datetime | None]:
         """What holds or will hold, and the database's present instant; None for it where there is nothing."""
@@ -129,7 +129,7 @@ class CalendarStore:
         check_text(window.scope, "window.scope")
         if source is not None:
             check_name(source, "source")
-        before = None if self._make(connection, window) else self._locked(connection, window.name)
+        before = None if self._make(connection, window) else self.locked(connection, window.name)
         values = {"scope": window.scope, "definition": written(window), "source": source}
         self._write(connection, window.name, window, enabled, actor, reason, before.version if before else 0, **values)
         meta = {"reason": reason, "scope": window.scope, "window": window.describe(), "enabled": enabled}
@@ -141,7 +141,7 @@ class CalendarStore:
     def switch(self, connection: Connection, name: str, on: bool, actor: str, reason: str = "") -> Blackout:
         """Let a blackout hold, or not, and keep it. Audited as BLACKOUT_ENABLED or BLACKOUT_DISABLED. Raises NotFound."""
         check_text(reason, "reason")
-        before = self._locked(connection, name)
+        before = self.locked(connection, name)
         if before.enabled is not on:
             kept = reason or before.reason or ""
             self._write(connection, name, before.window, on, actor, kept, before.version)
@@ -152,7 +152,7 @@ class CalendarStore:
     def remove(self, connection: Connection, name: str, actor: str, reason: str = "") -> Blackout:
         """Take a blackout away and return what it was. Audited as BLACKOUT_REMOVED. Raises NotFound."""
         check_text(reason, "reason")
-        before = self._locked(connection, name)
+        before = self.locked(connection, name)
         connection.execute(delete(blackouts).where(blackouts.c.name == name))
         meta = {"reason": reason, "scope": before.scope, "window": before.describe()}
         self._record(connection, "BLACKOUT_REMOVED", name, actor, meta)
@@ -196,7 +196,8 @@ class CalendarStore:
             )
         return True
 
-    def _locked(self, connection: Connection, name: str) -> Blackout:
+    def locked(self, connection: Connection, name: str) -> Blackout:
+        """One blackout, which nobody else changes until the transaction ends. Raises NotFound."""
         connection.execute(select(blackouts.c.name).where(blackouts.c.name == name).with_for_update())
         return self.get(connection, name)
 
@@ -280,4 +281,4 @@ def _on(now: Any) -> Any:
 def queues_held(standing: Iterable[Standing], now: datetime) -> tuple[bool, frozenset[str]]:
     """(are all queues held, the names of those that are held by name), at an instant."""
     scopes = {s.scope for s in standing if s.hold.is_on(now)}
-    return "all" in scopes, frozenset(s.removeprefix("queue:") for s in scopes if s.startswith("queue:"))
+    return "all" in scopes, frozenset(s.partition(":")[2] for s in scopes if s.startswith(("queue:", "channel:")))

@@ -37,6 +37,11 @@ blackouts = Table(
 Index("ix_blackouts_holds", blackouts.c.holds_from)
 
 
+def queue_scopes(name: str) -> tuple[str, str]:
+    """The scopes that hold a queue by its name: a channel is the queue of its name."""
+    return f"queue:{name}", f"channel:{name}"
+
+
 def held(sqlite: bool, queue: str, now: str) -> str:
     """SQL that is true while a blackout holds a queue; both are SQL expressions. The one test of every claim.
 
@@ -45,5 +50,5 @@ def held(sqlite: bool, queue: str, now: str) -> str:
     """
     on = f"(b.holds_from <= {now} OR b.holds_from IS NULL)"
     if sqlite:
-        return f"EXISTS (SELECT 1 FROM blackouts b WHERE {on} AND (b.scope = 'all' OR b.scope = 'queue:' || {queue}))"
-    return f"(ARRAY['all', 'queue:' || {queue}] && ARRAY(SELECT b.scope FROM blackouts b WHERE {on}))"
+        return f"EXISTS (SELECT 1 FROM blackouts b WHERE {on} AND b.scope IN ('all', 'queue:' || {queue}, 'channel:' || {queue}))"
+    return f"(ARRAY['all', 'queue:' || {queue}, 'channel:' || {queue}] && ARRAY(SELECT b.scope FROM blackouts b WHERE {on}))"

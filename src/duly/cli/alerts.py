@@ -187,7 +187,10 @@ def export(kind: str, output: Path | None) -> None:
     made = app.alerts.rules
     text = prometheus(made, app.settings.alerts_every) if kind == "prometheus" else grafana(made)
     if output is not None:
-        output.write_text(text, encoding="utf-8")
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{output} cannot be written: {error.strerror or error}.") from None
         show.as_json({"written": str(output)}) if asked.json else show.say(f"Wrote {output}.")
     elif asked.json:
         show.as_json({kind: text})

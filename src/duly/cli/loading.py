@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def application(target: str | None, database_url: str | None, tasks: bool) -> Duly:
-    """The application ``target``, or without one (and unless ``tasks`` are needed) a bare one on the database.
+    """The application ``target``, or without one a bare one on the database, unless ``tasks`` are needed and it has none (``find_rooms``).
 
     ``database_url`` wins over the environment, and must agree with a URL that the application names itself. Raises
     InvalidArgument when nothing, or more than one thing, fits.
@@ -31,11 +31,13 @@ def application(target: str | None, database_url: str | None, tasks: bool) -> Du
     if database_url is not None:
         os.environ["DULY_DATABASE_URL"] = database_url  # for Duly() without a URL, here and in processes of handlers
     if target is None:
-        if tasks:
-            raise InvalidArgument("app", "is not named, so there are no tasks.", _suggestion())
         from duly.app import Duly
 
-        return Duly(database_url)
+        bare = Duly(database_url)
+        if tasks and not bare.find_rooms():  # channels and automations are work, too
+            bare.close()
+            raise InvalidArgument("app", "is not named, so there are no tasks.", _suggestion())
+        return bare
     found = _load(target)
     if database_url is not None:
         _agree(found, target, database_url)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from duly._version import __version__
+from duly.cli.accounts import tokens, users
 from duly.cli.alerts import alerts
+from duly.cli.automations import automations
 from duly.cli.bench import bench
 from duly.cli.blackouts import blackouts
 from duly.cli.command import Root
@@ -13,11 +15,15 @@ from duly.cli.data import audit, doctor, migrate
 from duly.cli.dispatch import dispatch
 from duly.cli.enqueue import enqueue
 from duly.cli.jobs import jobs
+from duly.cli.mail import mail
 from duly.cli.outbox import outbox
+from duly.cli.publish import publish
 from duly.cli.queues import gate, queues, why
 from duly.cli.rounds import rounds
 from duly.cli.schedules import schedules
+from duly.cli.web import web
 from duly.cli.work import up, worker
+from duly.cli.workflows import workflows
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -33,6 +39,7 @@ def cli() -> None:
 for command in (
     up,
     worker,
+    web,
     dispatch,
     enqueue,
     jobs,
@@ -41,9 +48,15 @@ for command in (
     gate,
     why,
     schedules,
+    workflows,
+    automations,
     outbox,
     rounds,
+    mail,
+    publish,
     alerts,
+    tokens,
+    users,
     audit,
     migrate,
     doctor,

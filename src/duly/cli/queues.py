@@ -13,6 +13,8 @@ from duly.cli.command import ID, Command, Group, actor, state
 from duly.cli.times import parse_span, relative, span, stamp
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from duly.app import Duly
     from duly.jobs.queues import QueueSettings
 
@@ -53,15 +55,20 @@ def list_() -> None:
     tally = {t["queue"]: t for t in app.db.read(app.engine.reader.tally)}
     nothing = {"ready": 0, "later": 0, "running": 0, "oldest_ready": None}
     served = Counter(name for w in app.db.read(_workers(app)) for name in w["queues"])
-    dark = app.db.read(_blackouts(app))
+    dark, now = app.db.read(_blackouts(app)), app.db.read(app.db.present)
     rows = [
-        {**nothing, **tally.get(name, {}), "workers": served[name], **_as_dict(name, settings.get(name)), **dark(name)}
+        {
+            **nothing,
+            **tally.get(name, {}),
+            "workers": served[name],
+            **_as_dict(name, settings.get(name), now),
+            **dark(name),
+        }
         for name in sorted({*settings, *tally, *served})
     ]
     if asked.json:
         show.as_json(rows)
         return
-    now = app.engine.clock.now()
     show.table(
         "!queue #ready #running #later oldest #workers #limit #per_key rate fair state",
         (
@@ -84,11 +91,13 @@ def _workers(app: Duly) -> Callable[[Any], list[dict[str, Any]]]:
 def _blackouts(app: Duly) -> Callable[[Any], Callable[[str], dict[str, Any]]]:
     """What holds a queue now, by its name."""
 
+    from duly.calendars.tables import queue_scopes
+
     def look(connection: Any) -> Callable[[str], dict[str, Any]]:
         calendar, now = app.engine.calendars.calendar(connection), app.db.present(connection)
 
         def of(name: str) -> dict[str, Any]:
-            covered = calendar.applying_to(f"queue:{name}").covering(now)
+            covered = calendar.applying_to(*queue_scopes(name)).covering(now)
             if covered is None:
                 return {"blackout": None, "blackout_until": None}
             return {"blackout": ", ".join(covered.names), "blackout_until": covered.until}
@@ -98,12 +107,14 @@ def _blackouts(app: Duly) -> Callable[[Any], Callable[[str], dict[str, Any]]]:
     return look
 
 
-def _as_dict(name: str, s: QueueSettings | None) -> dict[str, Any]:
+def _as_dict(name: str, s: QueueSettings | None, now: datetime) -> dict[str, Any]:
     rate = s.rate if s else None
+    held = s is not None and s.is_held(now)
     return {
         "queue": name, "limit": s.limit if s else None, "key_limit": s.key_limit if s else None,
         "rate": {"count": rate.count, "seconds": rate.seconds} if rate else None, "fair": s.fair if s else False,
         "paused_at": s.paused_at if s else None, "paused_reason": s.paused_reason if s else None, "paused_by": s.paused_by if s else None,
+        "held_until": s.held_until if s and held else None, "held_reason": s.held_reason if s and held else None,
     }  # fmt: skip
 
 
@@ -113,6 +124,8 @@ def _rate(rate: dict[str, Any] | None) -> str:
 
 def _paused(row: dict[str, Any]) -> str:
     if row["paused_at"] is None:
+        if row["held_until"] is not None:
+            return f"held until {stamp(row['held_until'])}" + (f": {row['held_reason']}" if row["held_reason"] else "")
         if row.get("blackout") is None:
             return "open"
         until = f"until {stamp(row['blackout_until'])}" if row["blackout_until"] else "without an end in sight"
@@ -122,7 +135,8 @@ def _paused(row: dict[str, Any]) -> str:
 
 def _tell(after: QueueSettings) -> None:
     """What is set for a queue now."""
-    row = _as_dict(after.name, after)
+    app = state().open()
+    row = _as_dict(after.name, after, app.db.read(app.db.present))
     if state().json:
         show.as_json(row)
         return
@@ -152,6 +166,16 @@ def pause(name: str, reason: str) -> None:
 def resume(name: str) -> None:
     """Let claims on a queue go on."""
     _tell(state().open().queues.resume(name, actor()))
+
+
+@queues.command()
+@click.argument("name")
+def release(name: str) -> None:
+    """End a hold before its instant.
+
+    A queue is held when the other side has had enough for now, or does not answer; it opens by itself.
+    """
+    _tell(state().open().queues.release(name, actor()))
 
 
 @queues.command()

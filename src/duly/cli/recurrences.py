@@ -27,12 +27,22 @@ _OPTIONS = (
     click.option("--weekly", metavar="DAYS", help="On days of the week: mon,thu or mon-fri. Needs --at and --tz."),
     click.option("--monthly", metavar="DAYS", help="On days of the month: 1, last, 'second tue'. Needs --at and --tz."),
     click.option("--dates", metavar="DATES", help="On local dates: 2026-12-24,2026-12-31. Needs --at and --tz."),
+    click.option("--yearly", metavar="DAYS", help="On days of the year: 12-24, or 12-24,02-29. Needs --at and --tz."),
+    click.option(
+        "--moments", metavar="LOCALS", help="At local dates and times: 2026-12-24T18:00,2027-01-06T09:30. Needs --tz."
+    ),
     click.option("--once", metavar="INSTANT", help="At one instant: 2026-12-01T10:00+01:00."),
     click.option("--rrule", metavar="RULE", help="A calendar rule of RFC 5545. Needs --start and --tz."),
     click.option("--json-recurrence", metavar="FILE", help="A recurrence as JSON, in a file; - is stdin."),
     click.option("--at", metavar="TIMES", help="Local times of day, such as 09:00 or 09:00,18:00."),
     click.option("--tz", metavar="ZONE", help="The IANA time zone whose clock is meant, such as Europe/Paris."),
     click.option("--start", metavar="LOCAL", help="With --rrule: the local time it counts from, 2026-01-05T09:00."),
+    click.option(
+        "--start-date", metavar="DATE", help="The first local date that counts, 2027-01-01; `none` for no bound."
+    ),
+    click.option(
+        "--end-date", metavar="DATE", help="The last local date that counts, 2027-03-31; `none` for no bound."
+    ),
     click.option("--anchor", metavar="INSTANT", help="With --every: an instant of its grid; else 1970-01-01T00:00Z."),
     click.option(
         "--gap",
@@ -52,10 +62,13 @@ _OPTIONS = (
 #: option → (kind, the field that it says)
 _KINDS = {
     "cron": ("cron", "expression"), "every": ("every", "duration"), "daily": ("daily", "at"), "weekly": ("weekly", "days"),
-    "monthly": ("monthly", "day"), "dates": ("on_dates", "dates"), "once": ("once", "instant"), "rrule": ("rrule", "rule"),
+    "monthly": ("monthly", "day"), "dates": ("on_dates", "dates"), "yearly": ("yearly", "dates"),
+    "moments": ("moments", "moments"), "once": ("once", "instant"), "rrule": ("rrule", "rule"),
 }  # fmt: skip
 #: Options that say a field of some kinds.
-_FIELDS = ("at", "tz", "start", "anchor", "gap", "fold", "jitter")
+_FIELDS = ("at", "tz", "start", "start_date", "end_date", "anchor", "gap", "fold", "jitter")
+#: Fields that a change of kind leaves as they are: a zone, times of day, bounds, and policies of clock changes.
+_OUTLIVE = ("tz", "at", "start_date", "end_date", "gap", "fold", "jitter", "name")
 NAMES = (*_KINDS, "json_recurrence", *_FIELDS)
 
 
@@ -93,10 +106,7 @@ def recurrence(said: Mapping[str, Any], old: Recurrence | None = None) -> Recurr
     if kinds:
         kind, field = _KINDS[kinds[0]]
         known = _fields_of(kind)
-        # a zone, times of day and policies of clock changes outlive a change of kind
-        kept = {
-            name: value for name, value in document.items() if name in ("tz", "at", "gap", "fold", "jitter", "name")
-        }
+        kept = {name: value for name, value in document.items() if name in _OUTLIVE}
         if kind == document.get("kind") == "rrule":
             kept["start"] = document["start"]
         document = {n: v for n, v in kept.items() if n in known} | {"kind": kind, field: _value(field, said[kinds[0]])}
@@ -137,7 +147,9 @@ def _value(name: str, value: Any) -> Any:
         return value.total_seconds()
     if name in ("gap", "fold"):
         return None if value == "rule" else value
-    if name in ("at", "dates", "day"):
+    if name in ("start_date", "end_date"):
+        return None if value == "none" else value
+    if name in ("at", "dates", "day", "moments"):
         parts: list[Any] = [part.strip() for part in value.split(",")]
         if name == "day":
             parts = [int(part) if part.isascii() and part.isdigit() and len(part) < 4 else part for part in parts]

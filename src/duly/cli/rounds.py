@@ -133,7 +133,7 @@ def list_(group: int | str | None, status: str | None, limit: int, below: int | 
     if asked.json:
         show.as_json([_as_dict(r, now) for r in found])
         return
-    names = {ident: made.groups.get(ident).name for ident in {r.group_id for r in found}}
+    names = {ident: made.groups.get(ident, at).name for ident, at in {(r.group_id, r.tenant) for r in found}}
     show.table(
         "!#id !group !for !state opens !when prompt",
         (
@@ -157,17 +157,18 @@ def _when(r: Round, now: datetime) -> str:
 
 @rounds.command("show")
 @click.argument("round", type=ID)
-def show_(round: int) -> None:
+@_tenant
+def show_(round: int, tenant: str | None) -> None:
     """Show one round with its submissions, comments and votes."""
     asked = state()
     made = _rounds()
-    archive = made.show(round)
+    archive = made.show(round, tenant=tenant)
     r, now = archive.round, made._app.engine.clock.now()
     if asked.json:
         show.as_json({**asdict(archive), "round": _as_dict(r, now)})
         return
-    group = made.groups.get(r.group_id)
-    people = {m.id: m.name for m in made.members.all(r.group_id)}
+    group = made.groups.get(r.group_id, r.tenant)
+    people = {m.id: m.name for m in made.members.all(r.group_id, r.tenant)}
 
     def at(instant: datetime | None) -> str:
         return f"{stamp(instant)} ({relative(instant, now)})" if instant else ""
@@ -218,7 +219,8 @@ def next_(group: int | str | None, limit: int, tenant: str | None) -> None:
     if asked.json:
         show.as_json(found)
         return
-    groups = {u.group_id: made.groups.get(u.group_id) for u in found}
+    named = made.groups.all(limit, tenant=tenant) if group is None else [made.groups.get(group, tenant)]
+    groups = {one.id: one for one in named}
     now = made._app.engine.clock.now()
     show.table(
         "!group !zone !for !opens !when !state",
@@ -477,20 +479,22 @@ def list_prompts(group: int | str, tenant: str | None) -> None:
 @click.option("--text", metavar="TEXT", help="Other words.")
 @click.option("--active/--inactive", default=None, help="May it be chosen?")
 @_reason
-def set_prompt(prompt: int, text: str | None, active: bool | None, reason: str) -> None:
+@_tenant
+def set_prompt(prompt: int, text: str | None, active: bool | None, reason: str, tenant: str | None) -> None:
     """Change a prompt. Rounds that have opened keep its text."""
     changes = _given(text=text, is_active=active)
     if not changes:
         raise click.UsageError("Nothing to change: give --text, --active or --inactive.")
-    _tell_prompts([_rounds().prompts.set(prompt, **changes, actor=actor(), reason=reason)])
+    _tell_prompts([_rounds().prompts.set(prompt, **changes, tenant=tenant, actor=actor(), reason=reason)])
 
 
 @prompts.command("remove")
 @click.argument("prompt", type=ID)
 @_reason
-def remove_prompt(prompt: int, reason: str) -> None:
+@_tenant
+def remove_prompt(prompt: int, reason: str, tenant: str | None) -> None:
     """Take a prompt away. Rounds that have opened keep its text."""
-    _rounds().prompts.remove(prompt, actor=actor(), reason=reason)
+    _rounds().prompts.remove(prompt, tenant=tenant, actor=actor(), reason=reason)
     show.as_json({"removed": prompt}) if state().json else show.say(f"Prompt {prompt} is removed.")
 
 
@@ -506,19 +510,20 @@ def _done(made: Any, said: str) -> None:
 @click.argument("member", type=NAMED)
 @click.argument("text")
 @click.option("--edit", is_flag=True, help="Change the submission that he has made.")
-def submit(round: int, member: int | str, text: str, edit: bool) -> None:
+@_tenant
+def submit(round: int, member: int | str, text: str, edit: bool, tenant: str | None) -> None:
     """Hand in a member's answer to an open round."""
     made = _rounds()
     if edit:
-        archive = made.show(round)
-        ident = next((m.id for m in made.members.all(archive.round.group_id) if member in (m.id, m.name)), None)
+        archive = made.show(round, tenant=tenant)
+        ident = next((m.id for m in made.members.all(archive.round.group_id, tenant) if member in (m.id, m.name)), None)
         mine = next((s for s in archive.submissions if s.member_id == ident), None)
         if mine is None:
             raise click.ClickException(f"{member} has submitted nothing to round {round}.")
-        changed = made.edit_submission(mine.id, member, text)
+        changed = made.edit_submission(mine.id, member, text, tenant=tenant)
         _done(changed, f"Submission {changed.id} is changed.")
         return
-    submission = made.submit(round, member, text)
+    submission = made.submit(round, member, text, tenant=tenant)
     _done(submission, f"Submission {submission.id} is in round {round}.")
 
 
@@ -526,9 +531,10 @@ def submit(round: int, member: int | str, text: str, edit: bool) -> None:
 @click.argument("submission", type=ID)
 @click.argument("member", type=NAMED)
 @click.argument("text")
-def comment(submission: int, member: int | str, text: str) -> None:
+@_tenant
+def comment(submission: int, member: int | str, text: str, tenant: str | None) -> None:
     """Comment a submission, as a member, while its round is open."""
-    made = _rounds().comment(submission, member, text)
+    made = _rounds().comment(submission, member, text, tenant=tenant)
     _done(made, f"Comment {made.id} is with submission {submission}.")
 
 
@@ -536,16 +542,18 @@ def comment(submission: int, member: int | str, text: str) -> None:
 @click.argument("comment", type=ID)
 @click.argument("member", type=NAMED)
 @click.argument("text")
-def edit_comment(comment: int, member: int | str, text: str) -> None:
+@_tenant
+def edit_comment(comment: int, member: int | str, text: str, tenant: str | None) -> None:
     """Change a member's own comment while the round is open."""
-    made = _rounds().edit_comment(comment, member, text)
+    made = _rounds().edit_comment(comment, member, text, tenant=tenant)
     _done(made, f"Comment {made.id} is changed.")
 
 
 @rounds.command()
 @click.argument("submission", type=ID)
 @click.argument("member", type=NAMED)
-def vote(submission: int, member: int | str) -> None:
+@_tenant
+def vote(submission: int, member: int | str, tenant: str | None) -> None:
     """Vote for a submission, as a member. A second vote moves the first."""
-    made = _rounds().vote(submission, member)
+    made = _rounds().vote(submission, member, tenant=tenant)
     _done(made, f"{member} votes for submission {submission} in round {made.round_id}.")

@@ -34,6 +34,8 @@ _WORDS = {
     "fail": ("failed", "red"),
     "cancel": ("cancelled", "magenta"),
     "fire": ("fired", "blue"),
+    "begin": ("begins", "blue"),
+    "end": ("ended", "yellow"),
 }
 
 
@@ -45,6 +47,27 @@ def _reason(facts: Mapping[str, Any]) -> str:
     wait = f", again in {span(facts['wait'])}" if facts.get("wait") is not None else ""
     error = f": {visible(str(facts['error']), keep='')}" if facts.get("error") else ""
     return f"job {facts['job']}, attempt {facts['attempt']} of {facts['max_attempts']}{error}{wait}"
+
+
+#: Events about one session of automations, and the move they tell.
+_SESSIONS = {
+    "session_started": "begin",
+    "session_resumed": "begin",
+    "session_ended": "end",
+    "session_interrupted": "end",
+}
+
+
+def _session(name: str, facts: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """A line about a session."""
+    kind = f"session {facts['session']}"
+    if _SESSIONS[name] == "begin":
+        said = str(facts.get("reason") or "").replace("AUTOMATION_", "").replace("_", " ").lower()
+        return "begin", kind, facts["slot"], f"{str(facts['type']).lower()}{f', {said}' if said else ''}"
+    if facts["reason"] == "COMPLETED":
+        return "succeed", kind, facts["slot"], span(facts.get("seconds") or 0.0)
+    detail = f": {visible(str(facts['detail']), keep='')}" if facts.get("detail") else ""
+    return "end", kind, facts["slot"], f"{str(facts['reason']).lower().replace('_', ' ')}{detail}"
 
 
 class Stream:
@@ -69,6 +92,8 @@ class Stream:
         elif event.name == "schedule_fired":
             due_at = stamp(datetime.fromisoformat(facts["due_at"]))
             self._tell([("fire", facts["schedule"], "", f"job {facts['job']}, planned for {due_at}")])
+        elif event.name in _SESSIONS:
+            self._tell([_session(event.name, facts)])
         elif event.name == "signal":
             self._signal(facts)
         elif event.name not in ("worker_started", "worker_stopped"):  # the page around the stream says both

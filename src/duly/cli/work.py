@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from duly.jobs.worker import Tally, Worker
     from duly.kernel.events import Event
     from duly.monitoring.http import Monitor
+    from duly.web.serve import Beside
 
 
 class _Lane(click.ParamType):  # type: ignore[type-arg]
@@ -63,13 +64,15 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=Command)
 @_options
-def up(**options: Any) -> None:
+@click.option("--no-web", is_flag=True, help="Without the dashboard and the API.")
+def up(no_web: bool, **options: Any) -> None:
     """Run everything in one process.
 
-    A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there. And
-    a relay for each outbox with transports that the application's module defines. Ctrl-C stops in good order.
+    A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there. A relay for each outbox with
+    transports that the application's module defines. And the dashboard with the API on 127.0.0.1, port 8787 or the next one that is free, where
+    the extra `web` is installed. Ctrl-C stops in good order.
     """
-    _run(**options, relays=True)
+    _run(**options, relays=True, web=not no_web and not options["until_idle"])
 
 
 @click.command(cls=Command)
@@ -92,6 +95,7 @@ def _run(
     metrics_port: int | None,
     name: str | None,
     relays: bool = False,
+    web: bool = False,
 ) -> None:
     from duly.monitoring.logs import adopt_logging, event_log, for_people
 
@@ -117,19 +121,25 @@ def _run(
     if posts:
         removers.append(duly.listen(posts.hear))
     monitor = _monitor(duly, made, metrics_port, removers, posts)
+    site, unserved = _site(duly) if web else (None, "")
     if not asked.json:
-        _banner(duly, made, monitor, until_idle, posts)
+        _banner(duly, made, monitor, until_idle, posts, site, unserved)
     begun = time.monotonic()
     try:
         if posts and not until_idle:
             posts.start()
+        if site is not None:
+            site.start()
         if until_idle:
             duly.schedules._made().tick()  # what is due now belongs to what is left to run
+            duly.keep_rooms()
         tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
         while posts and until_idle and not posts.asked and posts.empty():
             # what was sent may have made jobs, and jobs may publish
             tally = _sum(tally, duly.worker(lanes, concurrency=concurrency).run(until_idle=True))
     finally:
+        if site is not None:
+            site.stop()
         if posts:
             posts.stop()
         if monitor is not None:
@@ -253,7 +263,26 @@ def _monitor(
     return serve(port, metrics, beside)
 
 
-def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool, posts: Relays | None = None) -> None:
+def _site(duly: Duly) -> tuple[Beside | None, str]:
+    """(the dashboard on a thread; why there is none, where a person can do something about that)."""
+    from duly.kernel.errors import InvalidArgument
+    from duly.web import serve
+
+    token = duly.settings.web_token
+    if serve.missing() is not None:
+        return None, ""
+    if not serve.is_local(duly, token, serve.HOST) and not serve.is_guarded(duly, token):
+        return None, "not served: nobody could come in. duly users create makes somebody who can"
+    try:
+        return serve.Beside(duly, token), ""
+    except InvalidArgument as error:  # work goes on without it
+        return None, f"not served: {error}"
+
+
+def _banner(
+    duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool, posts: Relays | None = None, site: Beside | None = None,
+    unserved: str = "",
+) -> None:  # fmt: skip
     from duly._version import __version__
     from duly.cli import show
 
@@ -267,9 +296,14 @@ def _banner(duly: Duly, made: Worker, monitor: Monitor | None, until_idle: bool,
         *(("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in (posts.boxes if posts else ())),
         ("  schedules", _scheduled(duly)),
         ("  metrics", f"{monitor.url}/metrics, /livez, /readyz, /health" if monitor else ""),
+        ("  dashboard", _address(site) if site is not None else unserved),
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
     sys.stdout.flush()
+
+
+def _address(site: Beside) -> str:
+    return f"{site.url} (no account: for everybody on this machine)" if site.local else f"{site.url} (log in)"
 
 
 def _scheduled(duly: Duly) -> str:

@@ -8,6 +8,7 @@ the effect and before the record leaves a key that lapses, and the next delivery
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import random
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import orjson
 
@@ -23,7 +24,7 @@ from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Busy, Done, Mismatch, come_again
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.results import Results
-from duly.idempotency.store import LOOK, Holding, Store, default_store, store_finder
+from duly.idempotency.store import LOOK, End, Holding, Store, StoreBusy, default_store, store_finder
 from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
 from duly.idempotency.telling import Teller
 from duly.jobs.run import is_unawaited
@@ -36,9 +37,18 @@ from duly.kernel.errors import (
     InvalidArgument,
     PayloadMismatch,
     StoreUnavailable,
+    UsageError,
     brief,
 )
 from duly.kernel.payload import check_name, check_number
+from duly.tracing import carried
+
+if TYPE_CHECKING:
+    from duly.idempotency.together import Together
+
+_SESSIONS = {"Session", "AsyncSession", "scoped_session", "async_scoped_session"}
+#: Seconds for which a call that seems to wait for its own caller tries all the same.
+PATIENCE = 2.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,8 +125,12 @@ def idempotent_task(
     ``fallback``: gives text for argument types that have no canonical form, e.g. ``str``.
 
     The function that comes out has ``idempotency_key(*args, **kwargs)``, which gives the key of such a call. A body that raises frees
-    its key. Raises InvalidArgument at definition for options that contradict each other, and at the call for
-    arguments that cannot be part of a key, naming where.
+    its key. Where the body is given a session (``Session`` or ``AsyncSession``) on the store's database, the end of the key is
+    committed with what the body writes, or not at all (on PostgreSQL at READ COMMITTED); elsewhere once that is durable. A body that commits
+    by itself is done.
+    Raises InvalidArgument at definition for options that contradict each other, and at the call for
+    arguments that cannot be part of a key, naming where; UsageError at a call in the middle of the caller's own write transaction on
+    the SQLite file that the key is in.
     """
     if fn is None:
         return functools.partial(
@@ -191,7 +205,7 @@ def _name_of(fn: Callable[..., Any]) -> str:
 class _Call:
     """One call of an idempotent function: its key, what was decided about it, and what is told about it."""
 
-    def __init__(self, body: _Body, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, body: _Body, args: tuple[Any, ...], kwargs: Mapping[str, Any], blocking: bool = True) -> None:
         o = self.options = body.options
         self.body = body
         self.where: Surroundings = surroundings()
@@ -200,13 +214,61 @@ class _Call:
         key, fingerprint = body.key(args, kwargs, bound)
         self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
         self.tell = Teller(o.name, key)
+        #: What the body is given as its session, and what follows from that.
+        self.session: Any = body.session(args, kwargs)
+        self.together: Together | None = None
+        if self.session is not None:
+            from duly.idempotency.together import Together, session_of
+
+            found = session_of(self.session)
+            later = functools.partial(self.where.later, InProgress(o.name, 1.0))
+            self.together = None if found is None else Together(found, self.store, self.ask, self.tell, later)
+        self._blocking = blocking
+        self._place = self.store
+        #: The call seems to be made in its caller's own write transaction. Threads are shared and sessions handed on, so it may not be.
+        self._seems_inside = False
+
+    def traced(self) -> contextlib.AbstractContextManager[None]:
+        """Within: the trace that the call brought along, for the body and for what is told of it."""
+        brought = self.where.traceparent
+        return contextlib.nullcontext() if brought is None else carried(brought)
 
     # --- before
 
+    def begin(self) -> bool:
+        """Find the place to ask, on the caller's own thread. Is that in the session's transaction?"""
+        if self.together is not None:
+            self._place = self.together.place()
+            if self.together.inside:
+                return True
+        self._seems_inside = self.store.would_wait_for_caller(self._blocking)
+        return False
+
+    def _ask(self) -> Holding | Done | Busy | Mismatch:
+        if self.together is not None and self.together.inside:
+            return KEEPER.join(self._place, self.ask)
+        until = time.monotonic() + PATIENCE if self._seems_inside else 0.0
+        while self._seems_inside:
+            try:
+                with self.store.hurried():
+                    return KEEPER.reserve(self._place, self.ask)
+            except StoreBusy:
+                if time.monotonic() >= until:
+                    raise UsageError(
+                        f"{self.options.name} was called in the middle of a write transaction on the database that its key is in. SQLite "
+                        "has one writer, so the two would wait for each other. Call it before the first write or after the commit; or give "
+                        "the function a parameter annotated Session and hand the session on, then its key is part of that transaction."
+                    ) from None
+                time.sleep(LOOK.base)
+        return KEEPER.reserve(self._place, self.ask)
+
     def reserve(self) -> Holding | None:
-        """Ask the store. A holding means run; None means that the store is out of reach and the body runs all the same."""
+        """Ask the store. A holding means run; None means that the store is out of reach and the body runs all the same.
+
+        Raises UsageError where the answer waits for a transaction that only the caller can end.
+        """
         try:
-            found = KEEPER.reserve(self.store, self.ask)
+            found = self._ask()
         except StoreUnavailable as error:
             self.tell.emit("idempotency_store_failed", "warning", error=brief(error))
             if self.options.on_store_error == "run":
@@ -223,6 +285,16 @@ class _Call:
             raise PayloadMismatch(self.options.name)
         raise _Duplicate(found)
 
+    async def areserve(self) -> Holding | None:
+        """The same, on an event loop."""
+        if self.together is not None and hasattr(self.session, "run_sync"):
+            if await self.session.run_sync(lambda _: self.begin()):
+                found: Holding | None = await self.session.run_sync(lambda _: self.reserve())
+                return found
+        else:
+            self.begin()
+        return await _off_the_loop(self.reserve)
+
     def answer(self, decision: Done | Busy, deadline: float) -> Any:
         """What a duplicate gets; _Wait when it is to look again."""
         if isinstance(decision, Done):
@@ -232,7 +304,8 @@ class _Call:
                 raise AlreadyDone(self.options.name, result)
             return result
         left = deadline - time.monotonic()
-        if self.options.on_duplicate == "wait" and left > 0:
+        # in the session's own transaction nobody else's end will ever be seen
+        if self.options.on_duplicate == "wait" and left > 0 and self._place is self.store:
             raise _Wait
         if self.where.comes_again:
             self.tell.emit("idempotency_waits", "debug")  # it counts when it is answered
@@ -251,25 +324,60 @@ class _Call:
             return None
         return Done(decision) if decision.state is State.SUCCEEDED else Busy(decision, decision.locked_until)
 
+    def watch(self, holding: Holding | None) -> None:
+        """The body begins, on this thread."""
+        if holding is not None and self.together is not None:
+            self.together.watch(holding)
+
     # --- after
 
     def end(self, holding: Holding | None, result: Any, error: BaseException | None) -> None:
-        """Write how the body ended. Never raises: what the body did is done."""
+        """Write how the body ended. Raises only where that undoes what the body did."""
         if holding is None:
             return
+        end = self._end(holding, result, error)
+        if self.together is None or not self._beside_effect(self.together, holding, end):
+            self._write(holding, end)
+
+    async def aend(self, holding: Holding | None, result: Any, error: BaseException | None) -> None:
+        """The same, on an event loop."""
+        if holding is None:
+            return
+        end = self._end(holding, result, error)
+        together = self.together
+        if together is not None and hasattr(self.session, "run_sync"):
+            if await self.session.run_sync(lambda _: self._beside_effect(together, holding, end)):
+                return
+        elif together is not None and self._beside_effect(together, holding, end):
+            return
+        await _off_the_loop(self._write, holding, end)
+
+    def _end(self, holding: Holding, result: Any, error: BaseException | None) -> End:
         KEEPER.let_go(holding)
-        state: str | None = State.SUCCEEDED.value
+        if error is None and self.where.asked_again:
+            return End(None, Holding.release)  # it has not succeeded (T004-f)
         if error is None:
             text, problem = self.body.results.encoded(result)
             if problem:
                 self.tell.emit("idempotency_result_dropped", "warning", problem=problem)
-            end: Callable[[], bool] = functools.partial(holding.succeed, text)
-        elif is_control(error):
-            end, state = holding.release, None
-        else:
-            kind = orjson.dumps({"type": type(error).__name__}).decode()
-            end, state = functools.partial(holding.fail, kind), State.FAILED.value
-        written = functools.partial(self._written, end, state)
+            return End(State.SUCCEEDED, lambda h: h.succeed(text))
+        if is_control(error):
+            return End(None, Holding.release)
+        kind = orjson.dumps({"type": type(error).__name__}).decode()
+        return End(State.FAILED, lambda h: h.fail(kind))
+
+    def _beside_effect(self, together: Together, holding: Holding, end: End) -> bool:
+        """Let the end wait for the commit of what the body wrote. False when there is nothing to wait for."""
+        done = together.end(holding, end)
+        if done is None:
+            self.tell.emit("idempotency_lost", "warning")
+            self.where.later(InProgress(self.options.name, 1.0))
+        return done
+
+    def _write(self, holding: Holding, end: End) -> None:
+        """Write an end, now or as soon as the store takes it. Never raises: what the body did is done."""
+        state = None if end.state is None else end.state.value
+        written = functools.partial(self._written, functools.partial(end.write, holding), state)
         try:
             written()
         except Exception as failure:
@@ -288,6 +396,8 @@ class _Call:
     def thrown_away(self, holding: Holding | None) -> None:
         """The body was destroyed with its event loop: nobody can wait here for a write."""
         if holding is not None:
+            if self.together is not None:
+                self.together.abandon()
             end = functools.partial(holding.fail, '{"type":"GeneratorExit"}')
             KEEPER.end_later(holding, functools.partial(self._written, end, State.FAILED.value))
 
@@ -313,6 +423,10 @@ class _Body:
         #: Not part of the key: what a worker fills in, and what a method belongs to (T004-l).
         self._hidden = {*injected_parameters(fn), *([] if instance is None else [instance])}
         self._first = next(iter(self._signature.parameters), None)
+        #: The parameter that is given a session whose commit is the effect's, be it a worker or a caller who gives it.
+        sessions = session_parameters(fn)
+        self._session = next(iter(sessions), None)
+        self._hidden.update(sessions)
         self.results = Results(fn)
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: bool = False) -> tuple[str, str]:
@@ -330,6 +444,14 @@ class _Body:
             )
         return canonical_task_key(o.name, (chosen,), namespace="key", fallback=o.fallback), fingerprint
 
+    def session(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the body is given as its session, if anything."""
+        if self._session is None:
+            return None
+        if self._session in kwargs:
+            return kwargs[self._session]
+        return self._signature.bind(*args, **kwargs).arguments.get(self._session)
+
     def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: bool = False) -> str:
         """The canonical key of a call (R004-10)."""
         hidden = self._hidden | {self._first} if bound and self._first is not None else self._hidden
@@ -341,6 +463,27 @@ class _Body:
             ignore=hidden,
             fallback=self.options.fallback,
         )
+
+
+def session_parameters(fn: Callable[..., Any]) -> list[str]:
+    """Which parameters take a session: annotated as one, as one or None, as one of a class of one's own, or called ``session``."""
+    try:
+        hints = get_type_hints(fn)
+    except (NameError, TypeError):
+        hints = {}
+    found = [name for name, what in injected_parameters(fn).items() if what.endswith("session")]
+    for p in inspect.signature(fn).parameters.values():
+        kind = hints.get(p.name)
+        plain = p.name == "session" and kind is None and p.default is None
+        if p.name not in found and (plain or any(map(_is_session, (kind, *get_args(kind))))):
+            found.append(p.name)
+    return found
+
+
+def _is_session(kind: object) -> bool:
+    """SQLAlchemy's own, or a class made of it. Nothing is imported for that."""
+    names = [f"{c.__module__}.{c.__name__}" for c in getattr(get_origin(kind) or kind, "__mro__", ())]
+    return any(n.startswith("sqlalchemy.") and n.rpartition(".")[2] in _SESSIONS for n in names)
 
 
 def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
@@ -356,11 +499,15 @@ def _around(body: _Body) -> Callable[..., Any]:
 
         @functools.wraps(fn)
         async def on_the_loop(*args: Any, **kwargs: Any) -> Any:
-            call = _Call(body, args, kwargs)
+            call = _Call(body, args, kwargs, blocking=False)
+            with call.traced():
+                return await awaited(call, args, kwargs)
+
+        async def awaited(call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             deadline, looks = time.monotonic() + options.wait_timeout, 0
             while True:
                 try:
-                    holding = await _off_the_loop(call.reserve)
+                    holding = await call.areserve()
                     break
                 except _Duplicate as duplicate:
                     decision: Done | Busy | None = duplicate.decision
@@ -371,15 +518,16 @@ def _around(body: _Body) -> Callable[..., Any]:
                         looks += 1
                         await asyncio.sleep(min(LOOK.delay(looks), max(0.0, deadline - time.monotonic())))
                         decision = await _off_the_loop(call.look, decision)
+            call.watch(holding)
             try:
                 result = await fn(*args, **kwargs)
             except GeneratorExit:
                 call.thrown_away(holding)
                 raise
             except BaseException as error:
-                await _off_the_loop(call.end, holding, None, error)
+                await call.aend(holding, None, error)
                 raise
-            await _off_the_loop(call.end, holding, result, None)
+            await call.aend(holding, result, None)
             return result
 
         return on_the_loop
@@ -387,9 +535,14 @@ def _around(body: _Body) -> Callable[..., Any]:
     @functools.wraps(fn)
     def plain(*args: Any, **kwargs: Any) -> Any:
         call = _Call(body, args, kwargs)
+        with call.traced():
+            return called(call, args, kwargs)
+
+    def called(call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         deadline, looks = time.monotonic() + options.wait_timeout, 0
         while True:
             try:
+                call.begin()
                 holding = call.reserve()
                 break
             except _Duplicate as duplicate:
@@ -401,6 +554,7 @@ def _around(body: _Body) -> Callable[..., Any]:
                     looks += 1
                     time.sleep(min(LOOK.delay(looks), max(0.0, deadline - time.monotonic())))
                     decision = call.look(decision)
+        call.watch(holding)
         try:
             result = fn(*args, **kwargs)
             if is_unawaited(result):

@@ -1,7 +1,9 @@
 """One admitted request: the application runs, its answer passes through and is recorded, the reservation ends.
 
 **When.** The end is written before the last bytes of the answer leave, so a client that has an answer gets the same one
-when it asks again. What the application does after its answer (background tasks) changes nothing.
+when it asks again. What the application does after its answer (background tasks) changes nothing. Where the store does not
+take the end in a moment, because the application ends its own transaction after its answer and an SQLite file has one writer,
+the application goes on and the last bytes are kept back until the end is written, or for a few seconds at most.
 
 **Who goes away.** While an answer is being recorded the application is not told that its client has gone, and what it
 sends then is recorded and dropped: the work was begun, so it is finished, and the client's next try gets the answer. An
@@ -37,6 +39,11 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 #: (event, level, facts)
 Tell = Callable[..., None]
+
+#: Seconds for which the application is kept waiting for the record of its answer.
+MOMENT = 0.1
+#: Seconds for which the last bytes of an answer are kept back for it after that.
+KEPT_BACK = 5.0
 
 #: Ways of answering that pass this door by; an application that is not offered them sends its answer as usual.
 _PAST_US = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
@@ -92,6 +99,9 @@ class Run(Replay):
         #: The answer goes on after that.
         self._streams = False
         self._gone = False
+        #: The end is being written, and the last bytes of the answer wait for that.
+        self._late: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         #: Set when the application may know what became of its client.
         self._open = asyncio.Event()
 
@@ -101,11 +111,16 @@ class Run(Replay):
             # the same scope, because those who called us look into it for what routing has found
             scope["extensions"] = {name: value for name, value in extensions.items() if name not in _PAST_US}
         try:
-            await app(scope, self, self.send)
-        except BaseException as error:
-            await self._failed(type(error).__name__)
-            raise
-        await self._failed("NoAnswer")
+            try:
+                await app(scope, self, self.send)
+            except BaseException as error:
+                await self._failed(type(error).__name__)
+                raise
+            await self._failed("NoAnswer")
+        finally:
+            waits_for = self._late or self._writing
+            if waits_for is not None:
+                await asyncio.shield(waits_for)
 
     def leave(self, task: asyncio.Task[None]) -> None:
         """Whoever awaited ``task``, which runs this, has been cancelled."""
@@ -134,6 +149,13 @@ class Run(Replay):
                 await self._answered(None)
             elif not message.get("more_body", False):
                 await self._answered(bytes(self._answer))
+                if self._writing is not None:
+                    self._late = asyncio.create_task(self._pass_on_late(self._writing, message))
+                    return
+        await self._pass_on(message)
+
+    async def _pass_on_late(self, writing: asyncio.Future[None], message: Message) -> None:
+        await asyncio.wait({writing}, timeout=KEPT_BACK)
         await self._pass_on(message)
 
     async def _pass_on(self, message: Message) -> None:
@@ -172,8 +194,11 @@ class Run(Replay):
     async def _end(self, end: Callable[[], bool], state: State | None) -> None:
         self._ended = True
         KEEPER.let_go(self._holding)
+        writing = on_a_thread(self._written, end, state)
         try:
-            await asyncio.shield(on_a_thread(self._written, end, state))
+            done, _ = await asyncio.wait({writing}, timeout=MOMENT)
+            if not done:
+                self._writing = writing
         finally:
             self._open.set()
 

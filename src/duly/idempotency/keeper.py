@@ -14,10 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 from duly.idempotency.plan import Admit, Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask
-from duly.idempotency.store import Doubtful, Holding, Store, renew_all
+from duly.idempotency.store import Doubtful, Holding, Store, StoreBusy, renew_all
 from duly.idempotency.telling import Teller
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import StoreUnavailable, brief
@@ -25,6 +26,8 @@ from duly.kernel.events import Level
 
 #: Between tries to write what a store did not take.
 AGAIN = Backoff(base=1.0, factor=2.0, max=10.0)
+#: The same where a handler's transaction keeps an SQLite file for itself (seconds).
+SOON = 0.5
 #: A thread that has had nothing to do for so many seconds ends.
 IDLE = 60.0
 #: When a call is to be made again whose store did not answer, by how often in a row it has not (T004-g).
@@ -34,10 +37,10 @@ BACKOFF = Backoff(base=1.0, factor=2.0, max=60.0, jitter=1.0)
 class _Kept:
     """A holding and when it is due; after its end, what is still to be written."""
 
-    __slots__ = ("due", "end", "gives_up", "holding", "tries")
+    __slots__ = ("due", "end", "gives_up", "holding", "of", "tries")
 
-    def __init__(self, holding: Holding, due: float) -> None:
-        self.holding, self.due = holding, due
+    def __init__(self, holding: Holding, due: float, of: weakref.ref[Any] | None = None) -> None:
+        self.holding, self.due, self.of = holding, due, of
         self.end: Callable[[], bool] | None = None
         self.gives_up, self.tries = 0.0, 0
 
@@ -72,7 +75,10 @@ class _Loop:
                     if wait is not None:
                         self.change.wait(wait)
                     continue
-            self._renew([kept for kept in due if kept.end is None])
+            for kept in due:
+                if kept.end is None and kept.of is not None and kept.of() is None:
+                    self.let_go(kept.holding)  # dropped without an end; it lapses
+            self._renew([kept for kept in due if kept.end is None and (kept.of is None or kept.of() is not None)])
             for kept in due:
                 if kept.end is not None:
                     self._finish(kept)
@@ -82,7 +88,11 @@ class _Loop:
             return
         beat = min(kept.holding.terms.heartbeat.total_seconds() for kept in due)
         try:
-            lost = renew_all([kept.holding for kept in due])
+            with due[0].holding.store.hurried():
+                lost = renew_all([kept.holding for kept in due])
+        except StoreBusy:
+            # nobody can take over meanwhile either: that, too, is a write
+            lost, beat = [], min(beat, SOON)
         except Exception as error:
             lost, beat = [], min(beat, AGAIN.base)
             _failed("warning" if isinstance(error, StoreUnavailable) else "error", due[0].holding, error)
@@ -96,7 +106,12 @@ class _Loop:
     def _finish(self, kept: _Kept) -> None:
         assert kept.end is not None
         try:
-            kept.end()
+            with kept.holding.store.hurried():
+                kept.end()
+        except StoreBusy:
+            kept.due = time.monotonic() + SOON
+            if kept.due <= kept.gives_up:
+                return
         except Exception as error:
             _failed("warning" if isinstance(error, StoreUnavailable) else "error", kept.holding, error)
             kept.tries += 1
@@ -152,12 +167,19 @@ class Keeper:
         self.keep(holding)
         return holding
 
-    def keep(self, holding: Holding) -> None:
-        """Renew from now on."""
+    def join(self, store: Store, ask: Ask) -> Holding | Done | Busy | Mismatch:
+        """The same in the transaction of somebody who calls: it gives no signs of life, which nobody would see before the commit."""
+        decision = store.reserve(ask)
+        if not isinstance(decision, Admit):
+            return decision
+        return Holding(store, decision.reservation, ask.terms, decision.took_over)
+
+    def keep(self, holding: Holding, of: weakref.ref[Any] | None = None) -> None:
+        """Renew from now on; no longer than the object that ``of`` refers to is there."""
         loop = self._loop(holding.store)
         with loop.change:
             due = time.monotonic() + holding.terms.heartbeat.total_seconds()
-            loop.kept[id(holding)] = _Kept(holding, due)
+            loop.kept[id(holding)] = _Kept(holding, due, of)
             loop.awake()
 
     def let_go(self, holding: Holding) -> None:

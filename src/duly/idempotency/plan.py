@@ -50,14 +50,13 @@ def decide(found: Reservation | None, ask: Ask, now: datetime) -> Decision:
     delivery still runs. When a holder is dead, its own redelivery is admitted after three missed heartbeats (T004-d), anybody
     else once the lock has lapsed.
     """
-    if found is None or not found.lives(now):
+    if found is None or not found.lives(now) or found.state is State.FAILED:
+        # a failed key is free, also for arguments that were corrected
         return Admit(_reserved(ask, now, found))
     if found.fingerprint != ask.fingerprint:
         return Mismatch(found)
     if found.state is State.SUCCEEDED:
         return Done(found)
-    if found.state is State.FAILED:
-        return Admit(_reserved(ask, now, found))
     free_at = found.locked_until
     if found.owner == ask.owner:
         free_at = min(free_at, found.seen_at + ask.terms.missed)

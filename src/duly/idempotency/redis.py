@@ -46,8 +46,13 @@ class RedisStore(Store):
         if isinstance(server, str):
             try:
                 self._client = redis.Redis.from_url(server, socket_timeout=timeout, socket_connect_timeout=timeout)
-            except ValueError as error:
-                raise InvalidArgument("store", f"has a URL that cannot be used: {error}.") from None
+            except ValueError:
+                # what was written is not repeated: it may hold a password in a place where nobody can tell
+                raise InvalidArgument(
+                    "store",
+                    "has a URL that cannot be used.",
+                    "Write redis://:password@host:6379/0, with %2F for a / in the password.",
+                ) from None
         self._prefix = prefix
         self._evicts: bool | None = None
         self._swap = self._client.register_script(_SWAP)

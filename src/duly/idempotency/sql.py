@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, literal, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Pool,
+    and_,
+    delete,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from duly.idempotency.reservation import Reservation, State
-from duly.idempotency.store import Store
+from duly.idempotency.store import Store, StoreBusy
 from duly.idempotency.tables import idempotency as t
 from duly.kernel.clock import Clock
-from duly.kernel.errors import DatabaseUnavailable, StoreUnavailable
+from duly.kernel.errors import DatabaseBusy, DatabaseUnavailable, StoreUnavailable
+from duly.storage import sqlite as files
 from duly.storage.database import Database
 from duly.storage.guest import check_table, database_of, make_table, table_sql
+from duly.storage.identity import is_same
 from duly.storage.types import Encoded, Instant
 
 #: Rows forgotten in one transaction.
@@ -41,6 +57,8 @@ class SqlStore(Store):
         self._guest = not isinstance(place, Database)
         self.db = place if isinstance(place, Database) else database_of(place, clock, "store")
         self._checked, self._prune_due = not self._guest, 0.0
+        #: Whose connections lead to this database, as far as was asked.
+        self._known: weakref.WeakKeyDictionary[Pool, bool] = weakref.WeakKeyDictionary()
         insert: Any = sqlite.insert if self.db.is_sqlite else postgresql.insert
         self._insert = insert(t).on_conflict_do_nothing().returning(t.c.token)
 
@@ -64,6 +82,25 @@ class SqlStore(Store):
         """Close what was opened here; an application's database and an engine are their owners' to close."""
         if self._guest:
             self.db.close()
+
+    # ------------------------------------------------------------------ somebody else's transaction
+
+    def shares(self, connection: Connection) -> bool:
+        """Does a connection lead to this database, so that a reservation can be part of its transaction? Asked once for each pool."""
+        pool = connection.engine.pool
+        if pool not in self._known:
+            self._known[pool] = bool(is_same(connection, self.db))
+        return self._known[pool]
+
+    def within(self, connection: Connection) -> SqlStore:
+        """The same reservations, read and written in the transaction of ``connection``. Errors of the database come as they are."""
+        return _Within(self, connection)
+
+    def would_wait_for_caller(self, blocking: bool) -> bool:
+        return self.db.is_sqlite and not self.db.memory and files.waits_for_itself(self.db.url, blocking)
+
+    def hurried(self) -> contextlib.AbstractContextManager[None]:
+        return self.db.hurried()
 
     # ------------------------------------------------------------------ reservations
 
@@ -118,8 +155,24 @@ class SqlStore(Store):
         try:
             self.open()
             return door(fn)
+        except DatabaseBusy as error:
+            raise StoreBusy(
+                f"{error} If that is the caller's own: call before its first write or after its end, or hand the session on, "
+                "so that the key is part of its transaction"
+            ) from error
         except DatabaseUnavailable as error:
             raise StoreUnavailable(str(error)) from error
+
+
+class _Within(SqlStore):
+    """Reservations in the transaction of a connection."""
+
+    def __init__(self, store: SqlStore, connection: Connection) -> None:
+        super().__init__(store.db)
+        self._connection = connection
+
+    def _asked(self, door: Callable[[Any], Any], fn: Any) -> Any:
+        return fn(self._connection)
 
 
 def _of(row: Any) -> Reservation | None:
@@ -144,6 +197,7 @@ def _exactly(old: Reservation) -> list[ColumnElement[bool]]:
         t.c.tenant == old.tenant,
         t.c.key == old.key,
         t.c.token == old.token,
+        t.c.owner == old.owner,
         t.c.state == old.state.value,
         t.c.seen_at == old.seen_at,
     ]

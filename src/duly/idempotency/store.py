@@ -6,10 +6,12 @@ stands; otherwise look again. A store that does not answer raises StoreUnavailab
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from duly.clock import SystemClock
@@ -54,6 +56,14 @@ class Store(ABC):
         """Forget what need not be remembered any longer. Returns how many."""
         return 0
 
+    def would_wait_for_caller(self, blocking: bool) -> bool:
+        """Would a write wait for a transaction that only its own caller can end? ``blocking``: he keeps his thread meanwhile."""
+        return False
+
+    def hurried(self) -> contextlib.AbstractContextManager[None]:
+        """Within, on this thread, a write that would have to wait for somebody else's raises StoreBusy instead."""
+        return contextlib.nullcontext()
+
     def close(self) -> None:  # noqa: B027 (a store without connections has nothing to do)
         """Let go of connections."""
 
@@ -73,14 +83,20 @@ class Store(ABC):
             try:
                 if self.insert(new) if found is None else self.replace(found, new):
                     return decision
+            except StoreBusy:
+                raise
             except StoreUnavailable as error:
-                raise Doubtful(str(error), new) from error
+                raise Doubtful(error.problem, new) from error
         raise StoreUnavailable("the reservation kept changing hands")
 
     def look(self, tenant: str, key: str) -> Reservation | None:
         """What is remembered of a key; None when nothing is."""
         found, now = self.read(tenant, key)
         return found if found is not None and found.lives(now) else None
+
+
+class StoreBusy(StoreUnavailable):
+    """Somebody else keeps the store from taking writes. Nothing was written."""
 
 
 class Doubtful(StoreUnavailable):
@@ -106,6 +122,8 @@ class Holding:
         self._lock = threading.Lock()
         #: False once somebody else has it, or once it has ended.
         self.held = True
+        #: Its end was written from here, or is in the hands of `through`.
+        self.ended = False
 
     @property
     def reservation(self) -> Reservation:
@@ -131,14 +149,39 @@ class Holding:
         with self._lock:
             return self.held and self._end(None)
 
+    def through(self, store: Store) -> Holding:
+        """The same reservation, to be ended through another store: one that writes in a session's transaction.
+
+        Nothing is written from here until ``resume``; a renewal that is on its way is waited for.
+        """
+        with self._lock:
+            twin = Holding(store, self._now, self.terms, self.took_over)
+            twin._start, twin._began, twin._doubtful, twin.held = self._start, self._began, self._doubtful, self.held
+            self.held, self.ended = False, True
+            return twin
+
+    def resume(self) -> None:
+        """What was written through another store came to nothing: whether it is held still will be seen at the next write."""
+        with self._lock:
+            self.held, self.ended = True, False
+
+    def again(self, store: Store, reservation: Reservation) -> None:
+        """What was held has gone with somebody's transaction, and was reserved again."""
+        with self._lock:
+            self.store, self._now = store, reservation
+            self._start, self._began = reservation.seen_at, time.monotonic()
+            self._doubtful, self.held, self.ended = False, True, False
+
     def _end(self, new: Reservation | None) -> bool:
         held = self._write(new)
-        self.held = False
+        self.held, self.ended = False, True
         return held
 
     def _write(self, new: Reservation | None) -> bool:
         try:
             written = self.store.replace(self._now, new) or (self._doubtful and self._was_written(new))
+        except StoreBusy:
+            raise
         except StoreUnavailable:
             self._doubtful = True
             raise
@@ -164,6 +207,14 @@ class Holding:
         return self.store.instant(self._start, time.monotonic() - self._began)
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a body ended: the state that its key gets (None: as if it had never begun), and what writes it."""
+
+    state: State | None
+    write: Callable[[Holding], bool]
+
+
 def renew_all(holdings: Sequence[Holding]) -> list[Holding]:
     """Give a sign of life of many holdings of one store, in one batch. Returns those that are held no longer.
 
@@ -176,6 +227,8 @@ def renew_all(holdings: Sequence[Holding]) -> list[Holding]:
         pairs = [(h._now, h._now.renewed(h.terms, h._instant())) for h in held]
         try:
             answers = held[0].store.replace_many(pairs) if held else []
+        except StoreBusy:
+            raise
         except StoreUnavailable:
             for h in held:
                 h._doubtful = True
@@ -185,7 +238,7 @@ def renew_all(holdings: Sequence[Holding]) -> list[Holding]:
                 h._now = new
             else:
                 h._write(new)  # an answer was lost before, or the reservation is
-        return [h for h in taken if not h.held]
+        return [h for h in taken if not h.held and not h.ended]
     finally:
         for h in taken:
             h._lock.release()

@@ -6,6 +6,7 @@ imported: whoever runs in a Celery task has imported it.
 
 from __future__ import annotations
 
+import functools
 import sys
 import uuid
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 from duly.idempotency.store import Store, default_store
 from duly.jobs.run import CURRENT
 from duly.kernel.errors import Cancel, Retry, Snooze
+from duly.tracing import checked
 
 
 class Surroundings:
@@ -22,6 +24,10 @@ class Surroundings:
     #: Is a call that is told to come later really made again?
     comes_again = False
     tenant: str | None = None
+    #: The ``traceparent`` that the call brought along, where it is not known otherwise.
+    traceparent: str | None = None
+    #: Has the body asked to be called again, and gone on to its end?
+    asked_again = False
     #: Where reservations belong here, if a function names no store.
     store: Callable[[], Store] = staticmethod(default_store)
 
@@ -51,7 +57,15 @@ class InCelery(Surroundings):
 
     def __init__(self, task: Any) -> None:
         self.task = task
-        self.owner = f"celery:{task.request.id}"
+        request = task.request
+        self.owner = f"celery:{request.id}"
+        self.traceparent = checked(getattr(request, "traceparent", None) or (request.headers or {}).get("traceparent"))
+        _watch_retries(task)
+        self._request, self._retries = request, getattr(request, _RETRIES, 0)
+
+    @property
+    def asked_again(self) -> bool:  # type: ignore[override]
+        return getattr(self._request, _RETRIES, 0) > self._retries
 
     def later(self, why: Snooze) -> NoReturn:
         task = self.task
@@ -68,6 +82,31 @@ class InCelery(Surroundings):
             # the broker does not take it: it is given back instead of being acknowledged as a failure
             raise sys.modules["celery.exceptions"].Reject(str(why), requeue=True) from error
         raise sys.modules["celery.exceptions"].Retry(message=str(why), when=why.after, sig=again)
+
+
+#: Where a request keeps how often its task was asked to be retried.
+_RETRIES = "duly_retries"
+
+
+def _watch_retries(task: Any) -> None:
+    """``self.retry(throw=False)`` sends the task again and leaves nothing to see of it: count what it sends, once for each task."""
+    plain = task.retry
+    if getattr(plain, "counts_retries", False):
+        return
+
+    @functools.wraps(plain)
+    def retry(*args: Any, **kwargs: Any) -> Any:
+        request = task.request
+        try:
+            answer = plain(*args, **kwargs)
+        except sys.modules["celery.exceptions"].Retry:
+            setattr(request, _RETRIES, getattr(request, _RETRIES, 0) + 1)
+            raise
+        setattr(request, _RETRIES, getattr(request, _RETRIES, 0) + 1)
+        return answer
+
+    retry.counts_retries = True  # type: ignore[attr-defined]
+    task.retry = retry
 
 
 def surroundings() -> Surroundings:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Text, cast, delete, false, func, insert, literal, null, select, update
+from sqlalchemy import Connection, Text, cast, delete, false, func, insert, literal, null, or_, select, update
 
 from duly.audit.store import record
 from duly.jobs.engine import Engine
@@ -17,7 +17,7 @@ from duly.jobs.read import JobFilter
 from duly.jobs.settle import CANCELLED
 from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
-from duly.kernel.payload import check_text
+from duly.kernel.payload import check_id, check_text
 
 PORTION = 1000
 
@@ -49,6 +49,7 @@ class JobAdmin:
         check_text(reason, "reason")
 
         def act(connection: Connection) -> Job:
+            check_id(ident, "job")
             kids: Sequence[int] = ()
             if children:
                 # locked before the parent, in the order in which a child's end locks them
@@ -72,6 +73,7 @@ class JobAdmin:
 
     def _locked(self, connection: Connection, ident: int, tenant: str | None) -> Job:
         """A job as it stands, its row locked: it makes no move until this transaction has ended. Raises NotFound."""
+        check_id(ident, "job")
         connection.execute(select(jobs.c.id).where(jobs.c.id == ident).with_for_update())
         return self.engine.reader.get(connection, ident, tenant)
 
@@ -105,14 +107,15 @@ class JobAdmin:
             job = self.engine.reader.get(connection, ident, tenant)
             if job.status in LIVE or (job.status is Status.SUCCEEDED and not force):
                 raise WrongState(f"job {ident}", str(job.status), "replay", ("failed", "cancelled"))
-            self._replay(connection, ident, actor, reason)
+            self.replay_in(connection, ident, actor, reason)
             return self.engine.reader.get(connection, ident)
 
         job = self.db.write(act)
         self.db.bells.ring()
         return job
 
-    def _replay(self, connection: Connection, ident: int, actor: str, reason: str) -> None:
+    def replay_in(self, connection: Connection, ident: int, actor: str, reason: str) -> None:
+        """Replay an ended job in the caller's transaction. Raises WrongState when it is live, KeyConflict."""
         locked = connection.execute(select(jobs_done).where(jobs_done.c.id == ident).with_for_update()).first()
         if locked is None:
             raise WrongState(f"job {ident}", "queued", "replay", ("failed", "cancelled"))
@@ -200,7 +203,7 @@ class JobAdmin:
             else:
                 if job.status in LIVE or (job.status is Status.SUCCEEDED and not force):
                     raise WrongState(f"job {ident}", str(job.status), "replay", ("failed", "cancelled"))
-                self._replay(connection, ident, actor, reason)
+                self.replay_in(connection, ident, actor, reason)
 
         for start in range(0, len(ids), 200):
 
@@ -210,7 +213,7 @@ class JobAdmin:
                 good: list[int] = []
                 bad: dict[int, str] = {}
                 if event == "cancel":
-                    good, part = self._cancel_waiting(connection, part, actor, reason, tenant)
+                    good, part = self.cancel_waiting(connection, part, actor, reason, tenant)
                 for ident in part:
                     try:
                         with connection.begin_nested():
@@ -226,7 +229,7 @@ class JobAdmin:
         self.db.bells.ring()
         return Bulk(done, refused)
 
-    def _cancel_waiting(
+    def cancel_waiting(
         self, connection: Connection, ids: Sequence[int], actor: str, reason: str, tenant: str | None
     ) -> tuple[list[int], list[int]]:
         """Cancel those that wait, all at once. Returns (cancelled, left for a closer look)."""
@@ -243,8 +246,10 @@ class JobAdmin:
     # ------------------------------------------------------------------ prune
 
     def prune(self, older_than: datetime, statuses: Sequence[Status] = (), dry_run: bool = False) -> int:
-        """Remove jobs that ended before an instant, with their attempts. Keys stay (T002-p). Returns how many."""
-        where = [jobs_done.c.finished_at < older_than]
+        """Remove jobs that ended before an instant, with their attempts; children of a live parent stay. Keys stay (T002-p). Returns how many."""
+        alive = select(jobs.c.id).where(jobs.c.id == jobs_done.c.parent_id)
+        # a parent that lives may still ask what became of its children
+        where = [jobs_done.c.finished_at < older_than, or_(jobs_done.c.parent_id.is_(None), ~alive.exists())]
         if statuses:
             where.append(jobs_done.c.status.in_([str(s) for s in statuses]))
         if dry_run:

@@ -15,6 +15,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from duly.calendars.store import CalendarStore, Standing
+from duly.calendars.tables import queue_scopes
 from duly.jobs.claim import Lane
 from duly.kernel.events import Emitter
 from duly.storage.database import Database
@@ -67,7 +68,7 @@ class BlackoutWatch:
         held = set()
         *_, asked, answered = self._picture
         for name, lane in self.lanes.items():
-            mine = [s for s in standing if s.scope in ("all", f"queue:{name}")]
+            mine = [s for s in standing if s.scope in ("all", *queue_scopes(name))]
             begins = min((s.hold.since for s in mine if s.hold.since is not None and s.hold.since > now), default=None)
             if any(s.hold.is_on(now) for s in mine):
                 held.add(name)
@@ -90,7 +91,7 @@ class BlackoutWatch:
         return asked + (at - now).total_seconds()
 
     def _tell(self, standing: Sequence[Standing], now: datetime | None) -> None:
-        scopes = {"all", *(f"queue:{name}" for name in self.lanes)}
+        scopes = {"all", *(scope for name in self.lanes for scope in queue_scopes(name))}
         on = {s.name: s for s in standing if now is not None and s.scope in scopes and s.hold.is_on(now)}
         for name in on.keys() - self._on.keys():
             self.emitter.emit("blackout_began", blackout=name, scope=on[name].scope, until=on[name].hold.until)

@@ -71,7 +71,7 @@ class Calendars:
         """What holds ``queue:mail`` (or another scope) at an aware instant, now without one, and until when; None if nothing does."""
         Window(tz="UTC", scope=scope)  # is it a scope?
         instant = None if at is None else in_utc(at, "at")
-        return self._app._read(lambda c: self._app.engine.calendars.covering(c, scope, instant))
+        return self._app._read(lambda c: self._app.engine.calendars.covering(c, scope, at=instant))
 
     def impact(self, window: Window, start: datetime | None = None, end: datetime | None = None) -> Impact:
         """What a window would hold between two aware instants: waiting jobs by queue, and occurrences of schedules.

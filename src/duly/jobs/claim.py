@@ -14,6 +14,8 @@ from typing import Any
 
 #: The prefetch lasts this many seconds at the present pace.
 HORIZON = 0.1
+#: Fewer ends than this say nothing of the pace before that time has passed.
+FEW = 8
 #: A prefetched job that has not started after this many seconds is given back.
 STALE = 1.0
 
@@ -65,10 +67,10 @@ class Lane:
 
     def look(self, now: float) -> None:
         """Take note of the pace. ``now`` is monotonic."""
-        elapsed = now - self.seen_at
-        if elapsed < 0.02:
-            return
-        self.pace = 0.5 * self.pace + 0.5 * (self.ended - self.seen_ended) / elapsed
+        elapsed, ended = now - self.seen_at, self.ended - self.seen_ended
+        if elapsed < 0.02 or (elapsed < HORIZON and ended < FEW):
+            return  # one long job that ended a moment after the last look is no pace
+        self.pace = 0.5 * self.pace + 0.5 * ended / elapsed
         self.seen_ended, self.seen_at = self.ended, now
         self.take_stock()
 

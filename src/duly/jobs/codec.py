@@ -55,13 +55,13 @@ class Codec:
     ``injected`` names parameters the worker supplies. Raises InvalidArgument at definition for what can never travel.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str, injected: Mapping[str, Any]) -> None:
-        self.task = name
+    def __init__(self, fn: Callable[..., Any], name: str, injected: Mapping[str, Any], what: str = "task") -> None:
+        self.task, self.owner = name, f"{what} {name}"
         self.signature = inspect.signature(fn)
         try:
             hints = get_type_hints(fn, include_extras=True)
         except NameError as error:
-            raise InvalidArgument(f"task {name}", f"has an annotation that cannot be resolved: {error}.") from None
+            raise InvalidArgument(self.owner, f"has an annotation that cannot be resolved: {error}.") from None
         fields: dict[str, Any] = {}
         #: (parameter, field, positional-only?, without a type that says how to carry it?)
         self.parameters: list[tuple[str, str, bool, bool]] = []
@@ -73,7 +73,7 @@ class Codec:
             visible.append(p)
             if p.kind is p.VAR_POSITIONAL:
                 raise InvalidArgument(
-                    f"task {name}",
+                    self.owner,
                     f"takes *{p.name}, and positional rests have no names to be stored under.",
                     "Take a list.",
                 )
@@ -91,7 +91,7 @@ class Codec:
             self.model: type[BaseModel] = create_model(f"Input of {name}", __config__=config, **fields)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             raise InvalidArgument(
-                f"task {name}",
+                self.owner,
                 f"has a parameter whose type cannot be carried as JSON: {str(error).splitlines()[0]}",
                 "Use a dataclass, a pydantic model or plain types.",
             ) from None
@@ -117,12 +117,12 @@ class Codec:
         try:
             bound = self.visible.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise InvalidArgument(f"task {self.task}", f"{error}.") from None
+            raise InvalidArgument(self.owner, f"{error}.") from None
         if self.rest is not None:
             rest = bound.pop(self.rest, {})
             if twice := sorted(rest.keys() & bound.keys()):
                 raise InvalidArgument(
-                    twice[0], f"is given to task {self.task} twice: in its place, and as a keyword of **{self.rest}."
+                    twice[0], f"is given to {self.owner} twice: in its place, and as a keyword of **{self.rest}."
                 )
             bound.update(rest)
         return dict(bound)
@@ -143,12 +143,12 @@ class Codec:
             encoded: bytes = self._dump(model, by_alias=True, exclude_unset=True)
         except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
             self._find(arguments)
-            raise InvalidPayload(f"task {self.task}", f"has an argument that cannot be encoded: {error}.") from None
+            raise InvalidPayload(self.owner, f"has an argument that cannot be encoded: {error}.") from None
         for suspect in _SUSPECTS:
             if suspect in encoded:
                 _examine(self._plain(model, mode="json", by_alias=True, exclude_unset=True), "")
                 break
-        check_size(len(encoded), limit, f"the input of task {self.task}")
+        check_size(len(encoded), limit, f"the input of {self.owner}")
         return encoded.decode()
 
     def _find(self, arguments: Mapping[str, Any]) -> None:
@@ -169,9 +169,9 @@ class Codec:
             path += f"[{part}]" if isinstance(part, int) else f".{part}"
         message = first["msg"]
         if first["type"] == "extra_forbidden":
-            message = f"is not a parameter of task {self.task}"
+            message = f"is not a parameter of {self.owner}"
         elif first["type"] == "missing":
-            message = f"is required by task {self.task}"
+            message = f"is required by {self.owner}"
         return InvalidArgument(path, message[0].lower() + message[1:] + ".")
 
     # ------------------------------------------------------------------ and back

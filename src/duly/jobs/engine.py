@@ -77,7 +77,7 @@ class Engine:
                 return True
             if not self.queues.online(connection):
                 return False
-            held = [s.name for s in self.queues.all(connection).values() if s.paused_at is not None]
+            held = [s.name for s in self.queues.all(connection).values() if s.paused_at is not None or s.is_held(now)]
             standing, present = self.calendars.standing(connection)
             if present is not None:
                 everything, dark = queues_held(standing, present)

@@ -102,7 +102,7 @@ class HandoverStore:
             f"""
             UPDATE jobs SET worker = :worker, lease_token = :fresh + id, lease_until = {plus_seconds(s, at(s), ":lease")}, started_at = {at(s)}
              WHERE id = :id AND lease_token = :token AND status = 'running'
-               AND {sql.GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues q WHERE q.name = jobs.queue AND q.paused_at IS NOT NULL)
+               AND {sql.GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues q WHERE q.name = jobs.queue AND (q.paused_at IS NOT NULL OR q.held_until > {at(s)}))
                AND NOT {held(s, "jobs.queue", at(s))}
             RETURNING {_SQLITE if s else sql.CLAIMED}, cancel_requested"""
         )

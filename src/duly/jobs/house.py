@@ -128,7 +128,7 @@ class Housekeeper:
         online, every = self.db.read(look)
         governed = frozenset(s.name for s in every if s.governed)
         tight = frozenset(s.name for s in every if s.counted)
-        paused = frozenset(s.name for s in every if s.paused_at is not None)
+        paused = frozenset(s.name for s in every if s.paused_at is not None or s.held_until is not None)
         dark, bright = self.blackouts.obey()
         # what begins or ends before the next look is looked at when it does
         self.duties[0].due = min(self.duties[0].due, self.blackouts.turns_at)

@@ -108,7 +108,7 @@ def _queues(
     db: Database, connection: Connection, window: Window, start: datetime, stretches: Sequence[Stretch]
 ) -> Iterable[HeldQueue]:
     kind, _, queue = window.scope.partition(":")
-    if kind not in ("all", "queue") or not stretches:
+    if kind not in ("all", "queue", "channel") or not stretches:
         return
     # ready jobs start at once, unless the window holds at the beginning
     ready = stretches[0].start <= start
@@ -136,7 +136,7 @@ def _queues(
             "ready": ready,
             "first": FIRST,
             "rows": encode(db.is_sqlite, ({"since": s.start, "until": s.end} for s in stretches)),
-            **({"queue": queue} if kind == "queue" else {}),
+            **({"queue": queue} if kind != "all" else {}),
         },
     ).all()
     by_queue: dict[str, list[Any]] = {}

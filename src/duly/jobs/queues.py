@@ -18,6 +18,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, text
 
 from duly.audit.store import record
 from duly.calendars.store import CalendarStore
+from duly.calendars.tables import queue_scopes
 from duly.jobs.settle import Claimed
 from duly.jobs.store import JobStore
 from duly.jobs.tables import GATE_KEY, jobs, queue_starts, queues, system_state
@@ -49,6 +50,13 @@ class QueueSettings:
     paused_by: str | None = None
     #: A claim must look closer.
     governed: bool = False
+    #: Held until an instant, which may have passed.
+    held_until: datetime | None = None
+    held_reason: str | None = None
+
+    def is_held(self, now: datetime) -> bool:
+        """Is it held at that instant (aware)?"""
+        return self.held_until is not None and self.held_until > now
 
     @property
     def counted(self) -> bool:
@@ -68,6 +76,8 @@ def _settings(row: Any) -> QueueSettings:
         row.paused_reason,
         row.paused_by,
         bool(row.governed),
+        row.held_until,
+        row.held_reason,
     )
 
 
@@ -108,9 +118,11 @@ class QueueStore:
         key_limit: int | None = _UNSET,
         rate: Rate | None = _UNSET,
         fair: bool = _UNSET,
+        reason: str = "",
     ) -> QueueSettings:
         """Change what is given, leave the rest. None takes a limit away. Audited as QUEUE_CHANGED."""
         check_name(name, "queue")
+        check_text(reason, "reason")
         values: dict[str, Any] = {}
         for field, value in (("concurrency_limit", limit), ("key_limit", key_limit)):
             if value is not _UNSET:
@@ -135,6 +147,7 @@ class QueueStore:
             connection.execute(update(jobs).where(jobs.c.queue == name).values(fair=after.fair))
         meta = {k: (f"{v.count}/{v.seconds:g}s" if isinstance(v, Rate) else v)
                 for k, v in (("limit", after.limit), ("key_limit", after.key_limit), ("rate", after.rate), ("fair", after.fair))}  # fmt: skip
+        meta |= {"reason": reason} if reason else {}
         record(self.db, connection, actor=actor, action="QUEUE_CHANGED", entity="queue", entity_id=name, meta=meta)
         return after
 
@@ -158,16 +171,55 @@ class QueueStore:
         )
         return self._regovern(connection, name)
 
-    def resume(self, connection: Connection, name: str, actor: str) -> QueueSettings:
+    def resume(self, connection: Connection, name: str, actor: str, reason: str = "") -> QueueSettings:
         """Let claims go on."""
         check_name(name, "queue")
+        check_text(reason, "reason")
         if self.get(connection, name).paused_at is not None:
             connection.execute(
                 update(queues)
                 .where(queues.c.name == name)
                 .values(paused_at=None, paused_reason=None, paused_by=None, updated_at=self.db.now())
             )
-            record(self.db, connection, actor=actor, action="QUEUE_RESUMED", entity="queue", entity_id=name)
+            meta = {"reason": reason} if reason else {}
+            record(self.db, connection, actor=actor, action="QUEUE_RESUMED", entity="queue", entity_id=name, meta=meta)
+        return self._regovern(connection, name)
+
+    def hold(
+        self, connection: Connection, name: str, until: datetime, reason: str, actor: str, *, longer: bool = True
+    ) -> QueueSettings:  # fmt: skip
+        """Hold a queue until an instant (aware). Running jobs go on; it opens by itself. Audited as QUEUE_HELD.
+
+        ``longer``: a hold that lasts beyond ``until`` stays as it is.
+        """
+        check_name(name, "queue")
+        check_text(reason, "reason")
+        if not isinstance(until, datetime) or until.tzinfo is None:
+            raise InvalidArgument("until", f"is {until!r}; it must be a datetime with a time zone.")
+        before = self._ensure(connection, name)
+        if longer and before.held_until is not None and before.held_until >= until:
+            return before
+        values = {"held_until": until, "held_reason": reason or None, "updated_at": self.db.now()}
+        connection.execute(update(queues).where(queues.c.name == name).values(**values))
+        meta = {"reason": reason, "until": until.isoformat()}
+        record(self.db, connection, actor=actor, action="QUEUE_HELD", entity="queue", entity_id=name, meta=meta)
+        return self._regovern(connection, name)
+
+    def release(self, connection: Connection, name: str, actor: str, reason: str = "") -> QueueSettings:
+        """End a hold before its instant. Audited as QUEUE_RELEASED where there was one."""
+        check_name(name, "queue")
+        check_text(reason, "reason")
+        before = self.get(connection, name, lock=True)
+        if before.held_until is None:
+            return before
+        if before.is_held(self.db.present(connection)):
+            meta = {"reason": reason} if reason else {}
+            record(self.db, connection, actor=actor, action="QUEUE_RELEASED", entity="queue", entity_id=name, meta=meta)
+        return self._let_go(connection, name)
+
+    def _let_go(self, connection: Connection, name: str) -> QueueSettings:
+        values = {"held_until": None, "held_reason": None, "updated_at": self.db.now()}
+        connection.execute(update(queues).where(queues.c.name == name).values(**values))
         return self._regovern(connection, name)
 
     def _ensure(self, connection: Connection, name: str) -> QueueSettings:
@@ -180,8 +232,8 @@ class QueueStore:
     def _regovern(self, connection: Connection, name: str) -> QueueSettings:
         s = self.get(connection, name)
         governed = (
-            s.paused_at is not None or s.limit is not None or s.key_limit is not None or s.rate is not None or s.fair
-        )
+            s.paused_at is not None or s.held_until is not None or s.limit is not None or s.key_limit is not None or s.rate is not None or s.fair
+        )  # fmt: skip
         connection.execute(update(queues).where(queues.c.name == name).values(governed=governed))
         self.db.announce(connection)
         return self.get(connection, name)
@@ -236,12 +288,15 @@ class QueueStore:
                 select(func.coalesce(func.sum(queue_starts.c.count), 0), func.min(queue_starts.c.at)).where(*window)
             ).one()
             frees_at = oldest + timedelta(seconds=s.rate.seconds) if oldest else None
-        covered = self.calendars.holding(connection, f"queue:{s.name}")
+        held = s.is_held(self.db.present(connection))
+        covered = self.calendars.holding(connection, *queue_scopes(s.name))
         return QueueFacts(
             s.name,
             online=online,
             paused_at=s.paused_at,
             paused_reason=s.paused_reason,
+            held_until=s.held_until if held else None,
+            held_reason=s.held_reason if held else None,
             blackout=None if covered is None else ", ".join(covered.names),
             blackout_until=None if covered is None else covered.until,
             limit=s.limit,
@@ -277,6 +332,8 @@ class QueueStore:
                 held(answer)
             return []
         assert isinstance(answer, Admit)
+        if s.held_until is not None:
+            self._let_go(connection, name)  # its instant has passed
         room = room if answer.room is None else min(room, answer.room)
         ids = self._pick(connection, s, room, tasks)
         if not ids:
@@ -291,6 +348,16 @@ class QueueStore:
                 )
             )
         return rows
+
+    def give_back(self, connection: Connection, name: str, claimed_at: datetime) -> None:
+        """Take one start of the claim at that instant (a job's ``started_at``) out of the queue's rate: what it counts was not begun."""
+        c = queue_starts.c
+        # a claim writes its row right after it has taken its jobs, and the queue's claims come one after the other
+        mine = [c.queue == name, c.at >= claimed_at, c.at <= claimed_at + timedelta(seconds=1)]
+        ident = connection.execute(select(c.id).where(*mine).order_by(c.at, c.id).limit(1)).scalar()
+        if ident is not None:
+            connection.execute(update(queue_starts).where(c.id == ident).values(count=c.count - 1))
+            connection.execute(delete(queue_starts).where(c.id == ident, c.count <= 0))
 
     def _pick(self, connection: Connection, s: QueueSettings, room: int, tasks: Sequence[str]) -> list[int]:
         """Which ready jobs, in order: by turns among tenants where the queue is fair, within each key's limit."""

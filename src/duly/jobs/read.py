@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Select, case, func, literal, null, select
 from duly.jobs.job import ENDED, LIVE, Attempt, Job, Status
 from duly.jobs.tables import attempts, jobs, jobs_done, system_state, workers
 from duly.kernel.errors import InvalidArgument, NotFound
+from duly.kernel.payload import MOST_ID
 from duly.storage.database import Database
 from duly.storage.types import Instant
 
@@ -122,7 +123,7 @@ class JobReader:
                 continue
             query = query.where(*conditions(table, f))
             if below is not None:
-                query = query.where(table.c.id < below)
+                query = query.where(table.c.id < min(below, MOST_ID))
             parts.append(query.order_by(table.c.id.desc()).limit(limit))
         out = [to_job(row) for query in parts for row in connection.execute(query)]
         return sorted(out, key=lambda j: -j.id)[:limit]

@@ -26,7 +26,7 @@ from duly.jobs.job import Job, Status
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.task import Task
 from duly.kernel.clock import from_micros
-from duly.kernel.errors import Cancel, InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.errors import Cancel, DulyError, InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Why a run was interrupted from outside.
@@ -67,6 +67,18 @@ class CurrentRun(Protocol):
 CURRENT: ContextVar[CurrentRun | None] = ContextVar("duly_run", default=None)
 
 
+class LeaseLost(DulyError):
+    """The job belongs to somebody else by now; its effects in our database are rolled back."""
+
+
+class Settled(BaseException):
+    """Raised by a handler that has written the end of its run itself, under its lease token, in a transaction that is committed."""
+
+    def __init__(self, settlement: Settlement) -> None:
+        super().__init__(settlement.event)
+        self.settlement = settlement
+
+
 class _Injected:
     """What stands in for a value that the worker supplies."""
 
@@ -82,10 +94,10 @@ INJECT: Any = _Injected()
 class Context:
     """What a handler may know and say about its own run. Ask for it with a parameter annotated ``Context``.
 
-    ``job`` is the job as it was claimed. ``cost_cents`` and ``remote_id`` may be set; they are stored with the outcome.
+    ``job`` is the job as it was claimed. ``cost_cents``, ``remote_id`` and ``audit_action`` may be set; they are stored with the outcome.
     """
 
-    __slots__ = ("_cancel", "cost_cents", "job", "remote_id")
+    __slots__ = ("_cancel", "audit_action", "cost_cents", "job", "remote_id")
 
     def __init__(self, job: Job, cancel: threading.Event) -> None:
         self.job = job
@@ -93,6 +105,8 @@ class Context:
         self.cost_cents: int | None = None
         #: What the other side calls the effect of this job.
         self.remote_id: str | None = None
+        #: The audit action if this run succeeds, where it did something else than the task's says.
+        self.audit_action: str | None = None
         self._cancel = cancel
 
     @property
@@ -212,7 +226,9 @@ def succeeded(run: Run, result: Any, limit: int) -> Outcome:
         output, error = "{}", {"type": "UnstorableResult", "message": problem}
     if context is None:
         return Outcome(OutcomeKind.SUCCEEDED, output, error)
-    return Outcome(OutcomeKind.SUCCEEDED, output, error, None, None, context.cost_cents, context.remote_id)
+    return Outcome(
+        OutcomeKind.SUCCEEDED, output, error, None, None, context.cost_cents, context.remote_id, context.audit_action
+    )
 
 
 def failed(run: Run, error: BaseException, at: datetime) -> Outcome:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import UnboundExecutionError
 
 from duly.kernel.errors import InvalidArgument, UnsafeSession
 from duly.storage import sqlite
@@ -27,7 +28,14 @@ def borrowed(session: Any, *, asynchronous: bool) -> Connection:
             connection.begin()
     elif hasattr(session, "get_bind") and hasattr(session, "begin_nested"):
         # a Session or a scoped one; asked this way, the ORM need not be loaded by programs that do not use it
-        connection = session.connection()
+        try:
+            connection = session.connection()
+        except UnboundExecutionError:
+            raise InvalidArgument(
+                "session",
+                "is bound to no database.",
+                "Make it with an engine: Session(engine), or give the connection.",
+            ) from None
     else:
         raise InvalidArgument(
             "session",

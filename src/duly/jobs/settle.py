@@ -90,6 +90,8 @@ class Settlement:
     until: datetime | None = None
     #: Did the run use an attempt?
     counted: bool = True
+    #: Attempts start again at none: it got further than it had ever been.
+    afresh: bool = False
     #: The outcome's name for the attempts table; None writes no row (a first-time success).
     record: str | None = None
     on_child_failure: str | None = None
@@ -120,7 +122,7 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
         done = Settlement(job.id, job.token, "succeed", _SUCCEED)
         done.output = outcome.output
         if policy.audit_success:
-            done.action = policy.completed_action
+            done.action = outcome.action or policy.completed_action
         if outcome.error is not None or outcome.cost_cents is not None or outcome.remote_id is not None:
             done.error, done.cost_cents, done.remote_id = outcome.error, outcome.cost_cents, outcome.remote_id
         if job.parent_id is not None or job.key_scope is not None:

@@ -14,14 +14,16 @@ from operator import itemgetter
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, text, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal, select, text, update
 
 from duly.audit.store import record_many
 from duly.jobs.handover import never_begun
 from duly.jobs.job import Status
+from duly.jobs.run import LeaseLost
 from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, apart, settle
 from duly.jobs.sql import dialect
-from duly.jobs.tables import COMMON, job_keys, jobs, jobs_done
+from duly.jobs.tables import COMMON, job_keys, job_waits, jobs, jobs_done
+from duly.kernel.errors import Cancel
 from duly.kernel.outcome import Outcome, OutcomeKind
 from duly.storage.database import Database
 from duly.storage.rows import at, encode, plus_seconds, relation
@@ -29,8 +31,23 @@ from duly.storage.types import Instant
 
 #: The due_at of a parent that waits for its children.
 FAR = datetime(9999, 12, 31, tzinfo=UTC)
+#: What a parent that waits does at the end of the children it waits for: its handler runs again.
+RESUME = "resume"
 
 
+#: The live jobs that a job waits for, the newest first: that one is likely to end last.
+_AWAITED = (
+    select(jobs.c.id).join(job_waits, job_waits.c.job_id == jobs.c.id)
+    .where(job_waits.c.waiter_id == bindparam("waiter")).order_by(job_waits.c.job_id.desc()).limit(1)
+)  # fmt: skip
+#: A running job, as long as it is held under this token.
+_MINE = and_(jobs.c.id == bindparam("b_id"), jobs.c.status == "running", jobs.c.lease_token == bindparam("b_token"))
+_HOLD = select(jobs.c.cancel_requested).where(_MINE).with_for_update(key_share=True)
+_COUNT_AFRESH = update(jobs).where(_MINE).values(attempts=1)
+_PARENTS = (
+    select(jobs.c.id, jobs.c.task, jobs.c.on_child_failure, jobs.c.waits_for_children)
+    .where(jobs.c.id.in_(bindparam("ids", expanding=True))).order_by(jobs.c.id).with_for_update()
+)  # fmt: skip
 _place = itemgetter(Claimed._fields.index("run_at"), Claimed._fields.index("id"))
 _rank = itemgetter(Claimed._fields.index("priority"))
 
@@ -47,17 +64,17 @@ class JobStore:
         held = "jobs.id = r.id AND jobs.status = 'running' AND jobs.lease_token = r.token"
         now = at(s)
         due = (
-            f"CASE WHEN r.waits THEN {at(s, 'far')} WHEN r.until IS NOT NULL AND r.until > {now} THEN r.until "
+            f"CASE WHEN r.waits AND r.until IS NULL THEN {at(s, 'far')} WHEN r.until IS NOT NULL AND r.until > {now} THEN r.until "
             f"WHEN r.wait > 0 THEN {plus_seconds(s, now, 'r.wait')} END"
         )
         columns = {
             "id": "bigint", "token": "bigint", "wait": "float8", "until": "timestamptz", "waits": "boolean", "retry": "boolean",
-            "uncount": "int", "output": "text", "error": "text", "cost": "int", "remote": "text", "policy": "text", "outcome": "text",
+            "uncount": "int", "afresh": "boolean", "output": "text", "error": "text", "cost": "int", "remote": "text", "policy": "text", "outcome": "text",
         }  # fmt: skip
         json = "" if s else "::json"
         self._requeue = self._text(
             f"""
-            UPDATE jobs SET status = 'queued', lease_token = NULL, lease_until = NULL, attempts = jobs.attempts - r.uncount,
+            UPDATE jobs SET status = 'queued', lease_token = NULL, lease_until = NULL, attempts = CASE WHEN r.afresh THEN 0 ELSE jobs.attempts - r.uncount END,
                    due_at = {due}, next_retry_at = CASE WHEN r.retry THEN {due} END,
                    error = coalesce(r.error{json}, jobs.error), output = coalesce(r.output{json}, jobs.output),
                    cost_cents = coalesce(r.cost, jobs.cost_cents), remote_id = coalesce(r.remote, jobs.remote_id),
@@ -82,7 +99,7 @@ class JobStore:
         skip = "" if s else " FOR UPDATE SKIP LOCKED"
         due_ids = f"SELECT id FROM jobs WHERE status = 'queued' AND due_at <= {now} ORDER BY due_at LIMIT :n{skip}"
         self._promote = self._text(
-            f"UPDATE jobs SET due_at = NULL WHERE id {f'IN ({due_ids})' if s else f'= ANY(ARRAY({due_ids}))'} RETURNING queue",
+            f"UPDATE jobs SET due_at = NULL, waits_for_children = false WHERE id {f'IN ({due_ids})' if s else f'= ANY(ARRAY({due_ids}))'} RETURNING queue",
             "now",
         )
 
@@ -164,14 +181,28 @@ class JobStore:
         dumps = orjson.dumps
         return encode(self.db.is_sqlite, (
             {
-                "id": s.id, "token": s.token, "wait": s.wait, "until": s.until, "waits": s.event == "wait", "retry": s.event in ("retry", "rescue"),
-                "uncount": 0 if s.counted else 1, "output": s.output, "error": None if s.error is None else dumps(s.error).decode(),
+                "id": s.id, "token": s.token, "wait": s.wait, "until": s.until, "waits": s.event == "wait" or s.on_child_failure == RESUME, "retry": s.event in ("retry", "rescue"),
+                "uncount": 0 if s.counted else 1, "afresh": s.afresh, "output": s.output, "error": None if s.error is None else dumps(s.error).decode(),
                 "cost": s.cost_cents, "remote": s.remote_id, "policy": s.on_child_failure, "outcome": s.record,
             }
             for s in batch
         ))  # fmt: skip
 
     # ------------------------------------------------------------------ leases
+
+    def hold(self, connection: Connection, claimed: Claimed, afresh: bool = False) -> None:
+        """In a transaction that writes for a running job: hold the job until it ends. ``afresh``: its attempts are counted from one.
+
+        Raises LeaseLost where it is somebody else's, Cancel where an operator asked it to stop.
+        """
+        mine = {"b_id": claimed.id, "b_token": claimed.token}
+        held = connection.execute(_HOLD, mine).first()
+        if held is None:
+            raise LeaseLost(f"job {claimed.id} belongs to another worker by now")
+        if held.cancel_requested:
+            raise Cancel("an operator cancelled the job")
+        if afresh and claimed.attempts > 1:
+            connection.execute(_COUNT_AFRESH, mine)
 
     def renew(self, connection: Connection, held: Iterable[tuple[int, int]], lease: float) -> dict[int, bool]:
         """Renew leases given as (id, token). Returns {id: cancel requested?} of those still held."""
@@ -253,7 +284,7 @@ class JobStore:
 
         ``action`` None: not audited.
         """
-        query = select(jobs.c.id, jobs.c.tenant, jobs.c.parent_id, jobs.c.key_scope).where(
+        query = select(jobs.c.id, jobs.c.tenant, jobs.c.parent_id, jobs.c.key_scope, jobs.c.on_child_failure).where(
             jobs.c.id.in_(ids), jobs.c.status == "queued"
         )
         rows = connection.execute(query.order_by(jobs.c.id).with_for_update()).all()
@@ -270,6 +301,9 @@ class JobStore:
             )
         )
         connection.execute(delete(jobs).where(jobs.c.id.in_(ended)))
+        waiters = [r.id for r in rows if r.on_child_failure == RESUME]
+        if waiters:
+            connection.execute(delete(job_waits).where(job_waits.c.waiter_id.in_(waiters)))
         freed = [r.id for r in rows if r.key_scope in ("done", "start")]
         if freed:
             connection.execute(
@@ -284,17 +318,18 @@ class JobStore:
         return ended
 
     def end_parents(self, connection: Connection, ids: Iterable[int], actor: str) -> None:
-        """End waiting parents whose last child has ended.
+        """End waiting parents whose last child has ended, and wake those that wait for certain children (``RESUME``).
 
         A parent's row is locked before its children are counted, also while its handler still runs. Of two transactions that
         end the last two children at once, or the last child and the handler, the second waits for the first and then, reading
         afresh, finds no child left and a parent that waits: exactly one ends the parent.
         """
-        query = select(jobs.c.id, jobs.c.task, jobs.c.on_child_failure, jobs.c.waits_for_children).where(
-            jobs.c.id.in_(set(ids))
-        )
-        for parent in connection.execute(query.order_by(jobs.c.id).with_for_update()).all():
+        for parent in connection.execute(_PARENTS, {"ids": list(set(ids))}).all():
             if not parent.waits_for_children:
+                continue
+            if parent.on_child_failure == RESUME:
+                if connection.execute(_AWAITED, {"waiter": parent.id}).first() is None:
+                    self.wake(connection, parent.id)
                 continue
             if connection.execute(select(jobs.c.id).where(jobs.c.parent_id == parent.id).limit(1)).first() is not None:
                 continue
@@ -312,13 +347,49 @@ class JobStore:
                 action = policy.completed_action if policy.audit_success else None
                 self.archive(connection, [parent.id], Status.SUCCEEDED, actor, action)
 
+    def wait_for(self, connection: Connection, ident: int, children: Sequence[int]) -> None:
+        """Note which children a job waits for, in the transaction that settles it with the policy ``RESUME``."""
+        connection.execute(delete(job_waits).where(job_waits.c.waiter_id == ident))
+        if children:
+            rows = [{"waiter_id": ident, "job_id": child} for child in children]
+            connection.execute(insert(job_waits), rows)
+
+    def wake(self, connection: Connection, ident: int) -> bool:
+        """Let a job that waits go on at once. False where it does not wait: it runs, has ended, is claimable already, or waits for its next
+        attempt, which nobody hastens."""
+        there = update(jobs).where(
+            jobs.c.id == ident, jobs.c.status == "queued", jobs.c.due_at.is_not(None), jobs.c.next_retry_at.is_(None)
+        )
+        queue = connection.execute(there.values(due_at=None, waits_for_children=False).returning(jobs.c.queue)).scalar()
+        if queue is None:
+            return False
+        connection.execute(delete(job_waits).where(job_waits.c.waiter_id == ident))
+        if not self.db.is_sqlite and self.db.settings.notify:
+            self.sql.ring(connection, [queue])
+        return True
+
     def sweep_parents(self, connection: Connection, actor: str, limit: int = 200) -> None:
-        """Behind the counters: end waiting parents that have no live child. Finds nothing unless a crash came in between."""
-        child = jobs.alias("child")
-        query = (
-            select(jobs.c.id).where(jobs.c.waits_for_children, jobs.c.status == "queued", jobs.c.due_at >= FAR)
-            .where(~select(child.c.id).where(child.c.parent_id == jobs.c.id).exists()).limit(limit)
-        )  # fmt: skip
-        stuck = list(connection.execute(query).scalars())
+        """Behind the counters: end waiting parents that have no live child, and wake those that wait for none any more.
+
+        Finds nothing unless a crash came in between.
+        """
+        child, waits = jobs.alias("child"), job_waits.alias("waits")
+        any_child = select(child.c.id).where(child.c.parent_id == jobs.c.id)
+        childless = select(jobs.c.id).where(
+            jobs.c.waits_for_children, jobs.c.status == "queued", jobs.c.due_at >= FAR, ~any_child.exists()
+        )
+        # found by what they wait for: they may be due before, and those that are due some day are many
+        awaited = (
+            select(child.c.id)
+            .join(waits, waits.c.job_id == child.c.id)
+            .where(waits.c.waiter_id == job_waits.c.waiter_id)
+        )
+        resting = jobs.c.id == job_waits.c.waiter_id, jobs.c.waits_for_children, jobs.c.status == "queued"
+        woken = (
+            select(job_waits.c.waiter_id)
+            .distinct()
+            .where(~awaited.exists(), select(jobs.c.id).where(*resting).exists())
+        )
+        stuck = [ident for query in (childless, woken) for ident in connection.execute(query.limit(limit)).scalars()]
         if stuck:
             self.end_parents(connection, stuck, actor)

@@ -6,7 +6,7 @@ Nothing decides by these numbers. Readers never lock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -77,3 +77,110 @@ def lapsed(connection: Connection, before: datetime) -> Lapsed:
         jobs.c.status == "running", jobs.c.lease_until < before
     )
     return Lapsed(*connection.execute(query).one())
+
+
+# ---------------------------------------------------------------------- for those who look all the time
+
+#: The most queues, and priorities of one queue, that are told apart.
+HOPS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """What stands in one queue. Each number is counted as far as a cap."""
+
+    queue: str
+    #: Could be claimed now, if nothing holds the queue.
+    ready: int = 0
+    #: Not due yet, retries included.
+    later: int = 0
+    running: int = 0
+    #: The earliest instant that one of the ready was planned for.
+    oldest: datetime | None = None
+
+
+def depths(
+    connection: Connection, now: datetime, tenant: str | None = None, queue: str | None = None, cap: int = 10_000
+) -> list[Depth]:
+    """What stands in each queue, by name. However deep a backlog is, no more than ``cap`` rows of it are read.
+
+    For the backlog of one tenant, rows of others that stand before it are passed by.
+    """
+    c: Any = jobs.c
+    mine = [*([c.tenant == tenant] if tenant is not None else []), *([c.queue == queue] if queue is not None else [])]
+    ready, oldest = _ready(connection, mine, cap)
+    waiting = [c.status == "queued", c.due_at.is_not(None)]
+    due = select(c.queue, c.run_at).where(*waiting, c.due_at <= now, *mine).order_by(c.due_at).limit(cap).subquery()
+    promoted = select(due.c.queue, func.count(), func.min(due.c.run_at)).group_by(due.c.queue)
+    for name, n, at in connection.execute(promoted):
+        ready[name] = min(ready.get(name, 0) + n, cap)
+        oldest[name] = min(at, oldest.get(name, at))
+    later = _by_queue(connection, [*waiting, c.due_at > now, *mine], cap)
+    running = _by_queue(connection, [c.status == "running", *mine], cap)
+    names = sorted({*ready, *later, *running})
+    return [Depth(n, ready.get(n, 0), later.get(n, 0), running.get(n, 0), oldest.get(n)) for n in names]
+
+
+def _by_queue(connection: Connection, where: list[Any], cap: int) -> dict[str, int]:
+    some = select(jobs.c.queue).where(*where).limit(cap).subquery()
+    rows = connection.execute(select(some.c.queue, func.count()).group_by(some.c.queue))
+    return {row[0]: row[1] for row in rows}
+
+
+def _ready(connection: Connection, mine: list[Any], cap: int) -> tuple[dict[str, int], dict[str, datetime]]:
+    """Hops along the index of claims, from queue to queue, and from priority to priority for the oldest of each."""
+    c: Any = jobs.c
+    ready = [c.status == "queued", c.due_at.is_(None), *mine]
+    counted: dict[str, int] = {}
+    oldest: dict[str, datetime] = {}
+    name, priority = "", None
+    for _ in range(HOPS):
+        first = select(c.queue).where(*ready, c.queue > name).order_by(c.queue, c.priority.desc()).limit(1)
+        found = connection.execute(first).scalar()
+        if found is None:
+            break
+        name, priority = found, None
+        its = [*ready, c.queue == name]
+        some = select(c.id).where(*its).limit(cap).subquery()
+        counted[name] = connection.execute(select(func.count()).select_from(some)).scalar_one()
+        for _ in range(HOPS):
+            lower: list[Any] = [] if priority is None else [c.priority < priority]
+            query = (
+                select(c.priority, c.run_at).where(*its, *lower).order_by(c.priority.desc(), c.run_at, c.id).limit(1)
+            )
+            row = connection.execute(query).first()
+            if row is None:
+                break
+            priority = row.priority
+            oldest[name] = min(row.run_at, oldest.get(name, row.run_at))
+    return counted, oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What ended within a minute."""
+
+    #: Its beginning; it lasts until a minute later, and the last one until now.
+    start: datetime
+    #: By status, each counted as far as a cap.
+    ended: dict[str, int]
+    #: Seconds from the instant a job was planned for to its start, in ascending order: a sample of those that needed one attempt.
+    waits: tuple[float, ...]
+
+
+def pace(
+    connection: Connection, now: datetime, minutes: int = 5, tenant: str | None = None, cap: int = 10_000, sample: int = 500
+) -> list[Minute]:  # fmt: skip
+    """What ended in the last minutes, the earliest first."""
+    c: Any = jobs_done.c
+    mine = [c.tenant == tenant] if tenant is not None else []
+    out = []
+    for n in reversed(range(minutes)):
+        start, end = now - timedelta(minutes=n + 1), now - timedelta(minutes=n)
+        within = [c.finished_at > start, c.finished_at <= end, *mine]
+        some = select(c.status).where(*within).limit(cap).subquery()
+        ended = {str(row[0]): row[1] for row in connection.execute(select(some.c.status, func.count()).group_by(some.c.status))}  # fmt: skip
+        taken = select(c.run_at, c.created_at, c.started_at).where(*within, c.attempts == 1, c.started_at.is_not(None)).limit(sample)  # fmt: skip
+        waits = sorted(max(0.0, (s - max(r, m)).total_seconds()) for r, m, s in connection.execute(taken))
+        out.append(Minute(start, ended, tuple(waits)))
+    return out

@@ -160,11 +160,20 @@ attempts = Table(
 )
 Index("ix_attempts_job", attempts.c.job_id)
 
+#: Which children a job waits for whose handler runs again when they have ended.
+job_waits = Table(
+    "job_waits",
+    metadata,
+    Column("waiter_id", Id, nullable=False),
+    Column("job_id", Id, nullable=False),
+    PrimaryKeyConstraint("waiter_id", "job_id"),
+)
+
 queues = Table(
     "queues",
     metadata,
     Column("name", Text, primary_key=True),
-    #: True when a claim must look closer: paused, limited, rated, keyed or fair. The fast claim passes such queues by.
+    #: True when a claim must look closer: paused, held, limited, rated, keyed or fair. The fast claim passes such queues by.
     Column("governed", Boolean, nullable=False, server_default=text("false")),
     Column("concurrency_limit", Integer),
     #: How many jobs with the same concurrency_key may run at once.
@@ -175,6 +184,9 @@ queues = Table(
     Column("paused_at", Instant),
     Column("paused_reason", Text),
     Column("paused_by", Text),
+    #: Held until an instant, e.g. because the other side has had enough; it opens by itself.
+    Column("held_until", Instant),
+    Column("held_reason", Text),
     Column("updated_at", Instant, nullable=False),
 )
 

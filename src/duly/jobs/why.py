@@ -69,8 +69,8 @@ def why(f: WhyFacts) -> list[Check]:
         waits = f"its handler is done; {f.open_children} of its children have not ended"
         return [Check("children", False, waits, f"duly jobs list --parent {job.id}")]
     return [
-        _due(job, f.now), _gate(f, HoldReason.GATE), _gate(f, HoldReason.PAUSED), _gate(f, HoldReason.BLACKOUT), _gate(f, HoldReason.LIMIT),
-        _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), _attempts(job), _uniqueness(job), _turn(f),
+        _due(job, f.now), _gate(f, HoldReason.GATE), _gate(f, HoldReason.PAUSED), _gate(f, HoldReason.HELD), _gate(f, HoldReason.BLACKOUT),
+        _gate(f, HoldReason.LIMIT), _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), _attempts(job), _uniqueness(job), _turn(f),
     ]  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def _due(job: Job, now: datetime) -> Check:
 _QUESTIONS = {
     HoldReason.GATE: ("gate", "the online gate is open", "duly gate online"),
     HoldReason.PAUSED: ("paused", "the queue is not paused", "duly queues resume {queue}"),
+    HoldReason.HELD: ("held", "nothing holds the queue for a time", "wait, or duly queues release {queue}"),
     HoldReason.BLACKOUT: (
         "blackout",
         "no blackout covers this moment",
@@ -129,6 +130,8 @@ def _gate(f: WhyFacts, reason: HoldReason) -> Check:
         alone = replace(alone, online=q.online)
     elif reason is HoldReason.PAUSED:
         alone = replace(alone, paused_at=q.paused_at, paused_reason=q.paused_reason)
+    elif reason is HoldReason.HELD:
+        alone = replace(alone, held_until=q.held_until, held_reason=q.held_reason)
     elif reason is HoldReason.BLACKOUT:
         alone = replace(alone, blackout=q.blackout, blackout_until=q.blackout_until)
     elif reason is HoldReason.LIMIT:

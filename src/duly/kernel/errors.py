@@ -13,7 +13,8 @@
     ├── WrongState                  the move is not in the lifecycle
     ├── DatabaseError
     │   ├── DatabaseUnavailable     the database does not answer; trying again may help
-    │   │   └── DatabaseConflict    it answers: the transaction collided with another one and was rolled back
+    │   │   ├── DatabaseConflict    it answers: the transaction collided with another one and was rolled back
+    │   │   └── DatabaseBusy        it answers: somebody else is writing in the SQLite file, and nothing was written
     │   ├── SchemaMissing           the tables are not there yet: run `duly migrate`
     │   └── SchemaTooNew            the database was migrated by a newer Duly
     └── Signal                      raised by a handler to say how its run ended
@@ -137,6 +138,10 @@ class DatabaseConflict(DatabaseUnavailable):
     """
 
 
+class DatabaseBusy(DatabaseUnavailable):
+    """Somebody else has been writing in the SQLite file for longer than a writer waits. Nothing was written; trying again helps."""
+
+
 class SchemaMissing(DatabaseError):
     """The tables of Duly are not in this database."""
 
@@ -231,6 +236,7 @@ class StoreUnavailable(Snooze):
     """
 
     def __init__(self, problem: str, after: float = 10.0) -> None:
+        self.problem = problem
         super().__init__(f"the idempotency store does not answer: {problem}", after=after)
 
 

@@ -1,6 +1,6 @@
 """May it run now? One question, one answer: ``Admit`` or ``Hold``.
 
-The online gate, a paused queue, a blackout, a concurrency limit and a rate limit are all reasons to hold. Held work is
+The online gate, a paused queue, one that is held until an instant, a blackout, a concurrency limit and a rate limit are all reasons to hold. Held work is
 never claimed, so holding costs no attempt, and what holds one queue says nothing about another. The claim asks this
 before it takes anything; ``duly why`` asks the same question for people, so that the two can never disagree.
 """
@@ -21,6 +21,7 @@ class HoldReason(StrEnum):
 
     GATE = "gate"
     PAUSED = "paused"
+    HELD = "held"
     BLACKOUT = "blackout"
     LIMIT = "limit"
     RATE = "rate"
@@ -44,6 +45,9 @@ class QueueFacts:
     #: When and why the queue was paused; None when it was not.
     paused_at: datetime | None = None
     paused_reason: str | None = None
+    #: Until when and why it is held, e.g. because the other side has had enough; None when it is not.
+    held_until: datetime | None = None
+    held_reason: str | None = None
     #: The blackout that covers this instant, by its name or its names; None outside of one.
     blackout: str | None = None
     #: When it ends; None outside of one, and while no end is in sight.
@@ -89,6 +93,9 @@ def gate(q: QueueFacts) -> Admit | Hold:
         return Hold(
             HoldReason.PAUSED, f"queue {q.name} is paused" + (f": {q.paused_reason}" if q.paused_reason else "")
         )
+    if q.held_until is not None:
+        why = f": {q.held_reason}" if q.held_reason else ""
+        return Hold(HoldReason.HELD, f"queue {q.name} is held{why}", q.held_until)
     if q.blackout is not None or q.blackout_until is not None:
         which = f"the blackout {q.blackout}" if q.blackout else "a blackout"
         return Hold(HoldReason.BLACKOUT, f"queue {q.name} is in {which}", q.blackout_until)

@@ -46,3 +46,5 @@ class Outcome(NamedTuple):
     #: What the run cost, in cents, and what the other side called its effect.
     cost_cents: int | None = None
     remote_id: str | None = None
+    #: The audit action of this success, where it is not the task's.
+    action: str | None = None

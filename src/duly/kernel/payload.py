@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from duly.kernel.errors import InvalidArgument, InvalidPayload
+from duly.kernel.errors import InvalidArgument, InvalidPayload, NotFound
 
 #: The deepest nesting carried. JSON parsers of both databases stop somewhere beyond this.
 MAX_DEPTH = 100
@@ -45,6 +45,17 @@ def check_name(text: str, field: str, limit: int = 200) -> str:
         return check_text(text, field)
     except InvalidPayload as error:
         raise InvalidArgument(field, error.problem, error.remedy) from None
+
+
+#: The highest number that a row can have.
+MOST_ID = 2**63 - 1
+
+
+def check_id(value: object, what: str) -> int:
+    """A number that a row can have. Returns it; raises NotFound for any other value: there is no such thing."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MOST_ID:
+        raise NotFound(what, value)
+    return value
 
 
 def check_whole(value: object, field: str, low: int = 1, high: int | None = None, remedy: str = "") -> int:

@@ -430,7 +430,7 @@ def _unserved(f: Facts) -> Iterator[Finding]:
 
 
 def _backlog(f: Facts) -> Finding:
-    held = {q.name for q in f.paused} | {b.scope.removeprefix("queue:") for b in f.blackouts}
+    held = {q.name for q in f.paused} | {b.scope.removeprefix("queue:").removeprefix("channel:") for b in f.blackouts}
     everything = any(b.scope == "all" for b in f.blackouts)
     oldest: dict[str, datetime] = {}
     for w in f.waiting:

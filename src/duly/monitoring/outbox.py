@@ -1,7 +1,7 @@
 """How outboxes stand, at the moment of a scrape, and what their relays did.
 
 The gauges ask the database, so one scrape is one query per outbox; when the database does not answer they are missing,
-which an alert on absence tells. Labels are destinations: as many as the code names.
+which an alert on absence tells. A destination that this process has seen is told with 0 when nothing is left. Labels are destinations: as many as the code names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from duly.kernel.events import Event
 
+_STATES = ("pending", "due", "in_flight", "parked")
 #: Event → what it counts as.
 _ENDS = {"outbox_sent": "sent", "outbox_failed": "failed", "outbox_parked": "parked"}
 
@@ -33,6 +34,8 @@ class OutboxMetrics(Collector):
     def __init__(self, boxes: Sequence[OutboxView]) -> None:
         self._boxes = boxes
         self._lock = threading.Lock()
+        #: Destinations that had something, for each outbox: a gauge that was there says 0 when nothing is left.
+        self._seen: list[set[str]] = [set() for _ in boxes]
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._lost = self._rescued = 0
 
@@ -58,13 +61,18 @@ class OutboxMetrics(Collector):
         )
         total: Counter[tuple[str, str]] = Counter()
         ages: dict[str, float] = {}
-        for box in self._boxes:
+        for box, seen in zip(self._boxes, self._seen, strict=True):
             try:
                 standing = box.status(sent=False)
             except Exception:  # noqa: S112 (a gauge that cannot be read is missing)
                 continue
+            seen.update(d.destination for d in standing.destinations)
+            for destination in seen:
+                ages.setdefault(destination, 0.0)
+                for state in _STATES:
+                    total[destination, state] += 0
             for d in standing.destinations:
-                for state in ("pending", "due", "in_flight", "parked"):
+                for state in _STATES:
                     total[d.destination, state] += getattr(d, state)
                 ages[d.destination] = max(ages.get(d.destination, 0.0), d.oldest_age)
         for key, n in total.items():

@@ -195,13 +195,13 @@ class Outbox:
 
     # ------------------------------------------------------------------ look
 
-    def status(self, sent: bool = True) -> Standing:
+    def status(self, sent: bool = True, tenant: str | None = None) -> Standing:
         """How it stands: counts, what is in flight and parked, and the age of the oldest message, in all and by destination.
 
-        ``sent=False`` does not count what was sent, for those who ask often.
+        ``sent=False`` does not count what was sent, for those who ask often. ``tenant``: of its messages only.
         """
         self.open()
-        return self.db.read(lambda c: self.reader.standing(c, sent))
+        return self.db.read(lambda c: self.reader.standing(c, sent, tenant))
 
     def get(self, ident: int | str, tenant: str | None = None) -> Message:
         """One message, by its number or its message id. Raises NotFound, also when it is another tenant's than ``tenant``."""

@@ -6,18 +6,17 @@ An application brings its database along. A URL or an engine may name any databa
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
 from typing import Protocol
 
-from sqlalchemy import Connection, Engine, MetaData, Pool, Table, exc, inspect
+from sqlalchemy import Connection, Engine, MetaData, Pool, Table, inspect
 
 from duly.kernel.clock import Clock
-from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
+from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS, Emitter
 from duly.outbox.tables import outbox, outbox_table
 from duly.storage.database import Database, shown
 from duly.storage.guest import check_table, database_of, make_table
-from duly.storage.identity import identity
+from duly.storage.identity import is_same
 from duly.storage.migrate import VERSION_TABLE
 from duly.storage.schema import metadata
 
@@ -66,35 +65,14 @@ class Home:
                 f"is on {connection.dialect.name}, the outbox on {self.db.name}.",
                 "Give a session of its database.",
             )
-        if not self._same_address(connection.engine):
-            theirs, mine = identity(connection), self._identity()
-            if theirs is not None and mine is not None and not theirs & mine:
-                raise InvalidArgument(
-                    "session",
-                    f"is on another database ({shown(connection.engine.url)}) than the outbox ({self.db.shown_url}): "
-                    "no relay would find the message.",
-                    "Give a session of the outbox's database.",
-                )
+        if is_same(connection, self.db) is False:
+            raise InvalidArgument(
+                "session",
+                f"is on another database ({shown(connection.engine.url)}) than the outbox ({self.db.shown_url}): "
+                "no relay would find the message.",
+                "Give a session of the outbox's database.",
+            )
         self._known.add(pool)
-
-    def _same_address(self, engine: Engine) -> bool:
-        """Is it one of the engines here, or as good as one? In-memory databases have nothing to be told apart by."""
-        if self.db.memory or engine.pool is self.db.engine.pool:
-            return True
-        url = engine.url
-        return bool(url.host and url.database) and (url.host, url.port, url.database) == (
-            self.db.url.host,
-            self.db.url.port,
-            self.db.url.database,
-        )
-
-    def _identity(self) -> frozenset[Hashable] | None:
-        if not self.db.is_there:
-            return None  # asking would make it
-        try:
-            return self.db.read(identity)
-        except (DatabaseUnavailable, exc.SQLAlchemyError):
-            return None  # only those who relay need to reach it from here
 
     def open(self) -> None:
         """Check once that the table is there. Raises SchemaMissing saying how it is made."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, and_, case, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, func, select, union_all
 
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.outbox.message import Message, Status
@@ -116,8 +116,8 @@ class OutboxReader:
             query = query.where(c.sent_at < f.sent_before)
         return query
 
-    def standing(self, connection: Connection, sent: bool = True) -> Standing:
-        """Counts and ages. ``sent`` also counts what was sent, which takes the longer the more is kept."""
+    def standing(self, connection: Connection, sent: bool = True, tenant: str | None = None) -> Standing:
+        """Counts and ages. ``sent`` also counts what was sent, which takes the longer the more is kept. ``tenant``: of its messages only."""
         c, now = self.table.c, self.db.now()
         leased, due = c.lease_token.is_not(None), and_(c.lease_token.is_(None), c.due_at <= now)
         columns = (
@@ -125,8 +125,9 @@ class OutboxReader:
             func.sum(case((leased, 1), else_=0)).label("leased"), func.min(c.created_at).label("oldest"),
         )  # fmt: skip
         # three parts, each answered by a partial index: sent messages are not looked at
+        mine = () if tenant is None else (c.tenant == tenant,)
         parts = [
-            select(*columns).where(*where).group_by(c.destination, c.status)
+            select(*columns).where(*where, *mine).group_by(c.destination, c.status)
             for where in (
                 (c.status == "pending", c.ordering_key.is_(None)),
                 (c.ordering_key.is_not(None), c.status != "sent"),
@@ -138,7 +139,7 @@ class OutboxReader:
         for name, status, n, n_due, n_leased, oldest in connection.execute(union_all(*parts)):
             found[name] = _added(found.get(name, Backlog(name)), status, n, n_due, n_leased, oldest, at)
         if sent:
-            found = self._with_sent(connection, found)
+            found = self._with_sent(connection, found, mine)
         each = tuple(found[name] for name in sorted(found))
         oldest_at = min((b.oldest_at for b in each if b.oldest_at is not None), default=None)
         counted = sum(b.sent or 0 for b in each) if sent else None
@@ -147,9 +148,11 @@ class OutboxReader:
             oldest_at, _age(oldest_at, at), each,
         )  # fmt: skip
 
-    def _with_sent(self, connection: Connection, found: Mapping[str, Backlog]) -> dict[str, Backlog]:
+    def _with_sent(
+        self, connection: Connection, found: Mapping[str, Backlog], mine: Sequence[ColumnElement[bool]]
+    ) -> dict[str, Backlog]:
         c = self.table.c
-        query = select(c.destination, func.count().label("n")).where(c.status == "sent").group_by(c.destination)
+        query = select(c.destination, func.count().label("n")).where(c.status == "sent", *mine).group_by(c.destination)
         sent = {row.destination: row.n for row in connection.execute(query)}
         return {name: replace(found.get(name, Backlog(name)), sent=sent.get(name, 0)) for name in {*found, *sent}}
 

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 import orjson
@@ -26,6 +27,7 @@ from duly.kernel.errors import InvalidArgument, UsageError
 from duly.kernel.payload import check_name
 from duly.storage.database import parse_url
 from duly.storage.rows import encode, relation
+from duly.storage.sqlite import is_memory
 
 #: Keys looked up in one statement.
 LOOK = 2000
@@ -234,7 +236,11 @@ def read_query(url: str, sql: str, shape: Shape) -> Iterator[tuple[int, Expected
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    engine = create_engine(parsed)
+    if parsed.get_backend_name() == "sqlite" and not is_memory(parsed):
+        file = Path(parsed.database or "").expanduser()
+        if not file.is_file():
+            raise InvalidArgument("on", f"names the file {file}, which is not there.", "Looking makes none.")
+    engine = create_engine(parsed, hide_parameters=True)
     try:
         with engine.connect() as connection:
             if engine.dialect.name == "sqlite":
@@ -244,9 +250,19 @@ def read_query(url: str, sql: str, shape: Shape) -> Iterator[tuple[int, Expected
             # as it stands: a colon in a text of the query is no parameter
             plain = sql.replace("%", "%%") if engine.dialect.name == "postgresql" else sql
             for number, row in enumerate(connection.exec_driver_sql(plain).mappings(), start=1):
-                yield number, _shaped(shape, {name: _plain(value) for name, value in row.items()})
+                yield number, _of_row(shape, dict(row))
     finally:
         engine.dispose()
+
+
+def _of_row(shape: Shape, row: Mapping[str, Any]) -> Expected | str:
+    plain = {}
+    for name, value in row.items():
+        try:
+            plain[name] = _plain(value)
+        except InvalidArgument as error:
+            return f"{name}: {error.problem} {error.remedy}"
+    return _shaped(shape, plain)
 
 
 def _shaped(shape: Shape, row: Mapping[str, Any]) -> Expected | str:
@@ -258,4 +274,8 @@ def _shaped(shape: Shape, row: Mapping[str, Any]) -> Expected | str:
 
 def _plain(value: Any) -> Any:
     """A value of a database as JSON carries it: texts for what it has no form for."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidArgument(
+            "column", "holds bytes.", "Let the query give a text: encode(…, 'hex') on PostgreSQL, hex(…) on SQLite."
+        )
     return value if value is None or isinstance(value, bool | int | float | str | dict | list) else str(value)

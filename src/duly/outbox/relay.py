@@ -409,10 +409,10 @@ class Relay:
             elif s.event == "fail":
                 self.emitter.emit(
                     "outbox_failed", "warning", message=message.id, destination=message.destination, attempt=message.attempts,
-                    max_attempts=self.policy.max_attempts, wait=s.wait, error=brief(done.problem) if done.problem else "",
+                    max_attempts=self.policy.max_attempts, wait=s.wait, error=_kind(done.problem),
                 )  # fmt: skip
             elif s.event == "park":
-                self._alert(message, s, brief(done.problem) if done.problem else "")
+                self._alert(message, s, _kind(done.problem))
         for destination, each in took.items():
             self.emitter.emit("outbox_sent", "debug", destination=destination, count=len(each), took=each)
         if lost_ids:
@@ -471,3 +471,8 @@ class Relay:
             if s.event == "park":
                 self._alert(message, s, "")
         return len(rescued)
+
+
+def _kind(problem: BaseException | None) -> str:
+    """An error as events carry it. Its text stays in the message's row: it may quote an address, or a token."""
+    return "" if problem is None else type(problem).__name__

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from duly.jobs.task import Task
 from duly.kernel.binding import is_async
 from duly.kernel.errors import InvalidArgument
+from duly.tracing import traceparent
 
 S = TypeVar("S", bound="Sender | None")
 
@@ -103,6 +104,9 @@ def prepared(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
         )
     if _is_celery(sender):
         celery, (args, kwargs) = cast("CeleryApp", sender), _copied(args, kwargs)
+        _check_encodes(celery, args, kwargs)
+        if (trace := traceparent()) is not None:
+            options["headers"] = {"traceparent": trace}
         return lambda: celery.send_task(name, args, kwargs, **options)
     if _is_duly(sender):
         app = cast("DulyApp", sender)
@@ -112,6 +116,24 @@ def prepared(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
         return lambda: app.enqueue_prepared([job])
     function, (args, kwargs) = cast("Callable[..., object]", sender), _copied(args, kwargs)
     return lambda: function(name, args, kwargs, options)
+
+
+def _check_encodes(celery: CeleryApp, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse what the application's serializer would not encode after the commit, naming the argument."""
+    serializer = getattr(getattr(celery, "conf", None), "task_serializer", None)
+    if not isinstance(serializer, str):
+        return
+    from kombu.serialization import dumps
+
+    named = [(f"args[{position}]", value) for position, value in enumerate(args)]
+    for path, value in (*named, *kwargs.items()):
+        try:
+            dumps([value], serializer=serializer)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise InvalidArgument(
+                path, f"cannot be encoded by Celery's serializer {serializer!r} ({type(error).__name__}).",
+                "Give plain values: ids, texts, numbers, lists.",
+            ) from None  # fmt: skip
 
 
 def _by_name(app: DulyApp, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
 from duly.kernel.errors import InvalidArgument, NotFound
+from duly.kernel.payload import MOST_ID, check_id
 from duly.rounds.group import (
     GROUP_CHANGED,
     GROUP_CREATED,
@@ -77,7 +78,7 @@ class Records:
 
     def group(self, connection: Connection, which: int | str, tenant: str) -> Group:
         """A group of a tenant by its number or its name. Raises NotFound, also for another tenant's."""
-        named = groups.c.id == which if isinstance(which, int) else groups.c.name == which
+        named = groups.c.name == which if isinstance(which, str) else groups.c.id == check_id(which, "group")
         row = connection.execute(select(groups).where(groups.c.tenant == tenant, named)).first()
         if row is None:
             raise NotFound("group", which)
@@ -164,19 +165,17 @@ class Records:
     def member(self, connection: Connection, group_id: int, which: int | str) -> Member:
         """A member of a group, by number or name. Raises NotFound."""
         m = group_members.c
-        mine = m.id == which if isinstance(which, int) else m.name == which
+        mine = m.name == which if isinstance(which, str) else m.id == check_id(which, "member")
         row = connection.execute(select(group_members).where(m.group_id == group_id, mine)).first()
         if row is None:
             raise NotFound("member", which)
         return _member(row)
 
-    def members(self, connection: Connection, group_id: int) -> list[Member]:
-        """Members of a group, those who left too, in the order in which they came."""
+    def members(self, connection: Connection, group_id: int, limit: int | None = None, after: int = 0) -> list[Member]:
+        """Members of a group, those who left too, in the order in which they came, behind one of them."""
         m = group_members.c
-        return [
-            _member(row)
-            for row in connection.execute(select(group_members).where(m.group_id == group_id).order_by(m.id))
-        ]
+        query = select(group_members).where(m.group_id == group_id, m.id > after).order_by(m.id).limit(limit)
+        return [_member(row) for row in connection.execute(query)]
 
     def add_member(self, connection: Connection, group: Group, values: dict[str, Any], actor: str) -> Member:
         """Add somebody to a group. Raises InvalidArgument for a name that is taken there."""
@@ -205,20 +204,21 @@ class Records:
 
     # ------------------------------------------------------------------ prompts
 
-    def prompt(self, connection: Connection, ident: int) -> Prompt:
-        """Raises NotFound."""
-        row = connection.execute(select(group_prompts).where(group_prompts.c.id == ident)).first()
+    def prompt(self, connection: Connection, ident: int, tenant: str) -> Prompt:
+        """A prompt of a tenant's group. Raises NotFound."""
+        home = select(groups.c.id).where(groups.c.id == group_prompts.c.group_id, groups.c.tenant == tenant)
+        row = connection.execute(
+            select(group_prompts).where(group_prompts.c.id == check_id(ident, "prompt"), home.exists())
+        ).first()
         if row is None:
             raise NotFound("prompt", ident)
         return _prompt(row)
 
-    def prompts(self, connection: Connection, group_id: int) -> list[Prompt]:
-        """Prompts of a group, those that are not active too, in the order in which they were added."""
+    def prompts(self, connection: Connection, group_id: int, limit: int | None = None, after: int = 0) -> list[Prompt]:
+        """Prompts of a group, those that are not active too, in the order in which they were added, behind one of them."""
         p = group_prompts.c
-        return [
-            _prompt(row)
-            for row in connection.execute(select(group_prompts).where(p.group_id == group_id).order_by(p.id))
-        ]
+        query = select(group_prompts).where(p.group_id == group_id, p.id > after).order_by(p.id).limit(limit)
+        return [_prompt(row) for row in connection.execute(query)]
 
     def add_prompts(self, connection: Connection, group: Group, texts: Sequence[str], actor: str) -> list[Prompt]:
         """Add prompts, active, in order."""
@@ -234,35 +234,36 @@ class Records:
         return [Prompt(ident, group.id, one, True, now) for ident, one in zip(idents, texts, strict=True)]
 
     def change_prompt(
-        self, connection: Connection, ident: int, changes: dict[str, Any], actor: str, reason: str
+        self, connection: Connection, ident: int, tenant: str, changes: dict[str, Any], actor: str, reason: str
     ) -> Prompt:
         """Change a prompt. Rounds that are open keep the text they opened with (T000-j)."""
-        group = self._group_of_prompt(connection, ident)
+        group = self._group_of_prompt(connection, ident, tenant)
         connection.execute(update(group_prompts).where(group_prompts.c.id == ident).values(**changes))
         active = {"is_active": changes["is_active"]} if "is_active" in changes else {}
         self._audit(
             connection, actor, PROMPT_CHANGED, "prompt", ident, group.tenant, reason=reason, changed=sorted(changes), **active
         )  # fmt: skip
-        return self.prompt(connection, ident)
+        return self.prompt(connection, ident, tenant)
 
-    def remove_prompt(self, connection: Connection, ident: int, actor: str, reason: str) -> None:
+    def remove_prompt(self, connection: Connection, ident: int, tenant: str, actor: str, reason: str) -> None:
         """Take a prompt away. A scheduled round that has it chooses again when it opens."""
-        group = self._group_of_prompt(connection, ident)
+        group = self._group_of_prompt(connection, ident, tenant)
         connection.execute(delete(group_prompts).where(group_prompts.c.id == ident))
         self._audit(connection, actor, PROMPT_REMOVED, "prompt", ident, group.tenant, reason=reason, group=group.id)
 
-    def _group_of_prompt(self, connection: Connection, ident: int) -> Group:
-        found = select(groups).where(groups.c.id == self.prompt(connection, ident).group_id)
+    def _group_of_prompt(self, connection: Connection, ident: int, tenant: str) -> Group:
+        found = select(groups).where(groups.c.id == self.prompt(connection, ident, tenant).group_id)
         group = _group(connection.execute(found).one())
         wait_lock(self.db, connection, ROOM, group.id)
-        self.prompt(connection, ident)
+        self.prompt(connection, ident, tenant)
         return group
 
     # ------------------------------------------------------------------ rounds
 
-    def round(self, connection: Connection, ident: int) -> Round:
-        """A round by its number, whatever its state. Raises NotFound."""
-        row = connection.execute(select(rounds).where(rounds.c.id == ident)).first()
+    def round(self, connection: Connection, ident: int, tenant: str | None = None) -> Round:
+        """A round by its number, whatever its state. ``tenant``: whose it has to be, if that matters. Raises NotFound."""
+        query = select(rounds).where(rounds.c.id == check_id(ident, "round"))
+        row = connection.execute(query if tenant is None else query.where(rounds.c.tenant == tenant)).first()
         if row is None:
             raise NotFound("round", ident)
         return _round(row)
@@ -278,14 +279,14 @@ class Records:
         if status is not None:
             query = query.where(r.status == status)
         if below is not None:
-            query = query.where(r.id < below)
+            query = query.where(r.id < min(below, MOST_ID))
         if tenant is not None:
             query = query.where(r.tenant == tenant)
         return [_round(row) for row in connection.execute(query)]
 
-    def archive(self, connection: Connection, ident: int) -> Archive:
+    def archive(self, connection: Connection, ident: int, tenant: str) -> Archive:
         """A round and everything in it. Raises NotFound."""
-        found = self.round(connection, ident)
+        found = self.round(connection, ident, tenant)
         parts: list[tuple[Any, ...]] = []
         for table, make in ((round_submissions, Submission), (round_comments, Comment), (round_votes, Vote)):
             order = table.c.created_at if table is round_votes else table.c.id
@@ -296,10 +297,10 @@ class Records:
     # ------------------------------------------------------------------ what members do
 
     def _taking_part(
-        self, connection: Connection, round_id: int, member: int | str, what: str
+        self, connection: Connection, round_id: int, tenant: str, member: int | str, what: str
     ) -> tuple[Round, Member, datetime]:
         """Raises NotFound, WrongState for a round that is not open, InvalidArgument for one who has left."""
-        found = self.round(connection, round_id)
+        found = self.round(connection, round_id, tenant)
         now = self.db.present(connection)
         check_takes_part(found, now, what)
         who = self.member(connection, found.group_id, member)
@@ -307,49 +308,59 @@ class Records:
             raise InvalidArgument("member", f"is {member!r}, who has left the group.")
         return found, who, now
 
-    def submit(self, connection: Connection, round_id: int, member: int | str, words: str) -> Submission:
+    def submit(self, connection: Connection, round_id: int, tenant: str, member: int | str, words: str) -> Submission:
         """A member's answer, the only one (by a unique index)."""
-        found, who, now = self._taking_part(connection, round_id, member, "take a submission")
+        found, who, now = self._taking_part(connection, round_id, tenant, member, "take a submission")
         row = {"round_id": found.id, "member_id": who.id, "text": words, "created_at": now}
         problem = f"is {member!r}, who has submitted to this round already."
         ident = self._insert(connection, round_submissions, row, "member", problem, "Edit that submission.")
         return Submission(ident, found.id, who.id, words, now)
 
-    def edit_submission(self, connection: Connection, ident: int, member: int | str, words: str) -> Submission:
-        was = self.submission(connection, ident)
-        _, who, now = self._taking_part(connection, was.round_id, member, "take an edit")
+    def edit_submission(
+        self, connection: Connection, ident: int, tenant: str, member: int | str, words: str
+    ) -> Submission:
+        was = self.submission(connection, ident, tenant)
+        _, who, now = self._taking_part(connection, was.round_id, tenant, member, "take an edit")
         _own(was.member_id, who, "submission")
         s = round_submissions.c
         connection.execute(update(round_submissions).where(s.id == ident).values(text=words, edited_at=now))
-        return self.submission(connection, ident)
+        return self.submission(connection, ident, tenant)
 
-    def submission(self, connection: Connection, ident: int) -> Submission:
-        """Raises NotFound."""
-        row = connection.execute(select(round_submissions).where(round_submissions.c.id == ident)).first()
+    def submission(self, connection: Connection, ident: int, tenant: str) -> Submission:
+        """A submission to a tenant's round. Raises NotFound."""
+        s, home = round_submissions.c, select(rounds.c.id).where(rounds.c.tenant == tenant)
+        row = connection.execute(
+            select(round_submissions).where(s.id == check_id(ident, "submission"), s.round_id.in_(home))
+        ).first()
         if row is None:
             raise NotFound("submission", ident)
         return Submission(**row._mapping)
 
-    def comment(self, connection: Connection, submission: int, member: int | str, words: str) -> Comment:
-        about = self.submission(connection, submission)
-        found, who, now = self._taking_part(connection, about.round_id, member, "take a comment")
+    def comment(self, connection: Connection, submission: int, tenant: str, member: int | str, words: str) -> Comment:
+        about = self.submission(connection, submission, tenant)
+        found, who, now = self._taking_part(connection, about.round_id, tenant, member, "take a comment")
         row = {"round_id": found.id, "submission_id": about.id, "member_id": who.id, "text": words, "created_at": now}
         ident = connection.execute(insert(round_comments).values(**row).returning(round_comments.c.id)).scalar_one()
         return Comment(ident, found.id, about.id, who.id, words, now)
 
-    def edit_comment(self, connection: Connection, ident: int, member: int | str, words: str) -> Comment:
-        row = connection.execute(select(round_comments).where(round_comments.c.id == ident)).first()
+    def edit_comment(self, connection: Connection, ident: int, tenant: str, member: int | str, words: str) -> Comment:
+        row = connection.execute(
+            select(round_comments).where(round_comments.c.id == check_id(ident, "comment"))
+        ).first()
         if row is None:
             raise NotFound("comment", ident)
-        _, who, now = self._taking_part(connection, row.round_id, member, "take an edit")
+        try:
+            _, who, now = self._taking_part(connection, row.round_id, tenant, member, "take an edit")
+        except NotFound as error:
+            raise NotFound("comment", ident) if error.what == "round" else error from None
         _own(row.member_id, who, "comment")
         connection.execute(update(round_comments).where(round_comments.c.id == ident).values(text=words, edited_at=now))
         return Comment(ident, row.round_id, row.submission_id, who.id, words, row.created_at, now)
 
-    def vote(self, connection: Connection, submission: int, member: int | str) -> Vote:
+    def vote(self, connection: Connection, submission: int, tenant: str, member: int | str) -> Vote:
         """A member's vote; a second one moves the first."""
-        about = self.submission(connection, submission)
-        found, who, now = self._taking_part(connection, about.round_id, member, "take a vote")
+        about = self.submission(connection, submission, tenant)
+        found, who, now = self._taking_part(connection, about.round_id, tenant, member, "take a vote")
         connection.execute(_VOTE, {"round": found.id, "member": who.id, "submission": about.id, "now": now})
         v = round_votes.c
         row = connection.execute(select(round_votes).where(v.round_id == found.id, v.member_id == who.id)).one()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, select
 
+from duly.jobs.host import Host as AnyHost
 from duly.kernel.errors import InvalidArgument, NotFound, brief
-from duly.kernel.events import Emitter
 from duly.kernel.localtime import in_utc, zone
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import Cron
@@ -40,39 +40,25 @@ from duly.rounds.tables import rounds as rounds_table
 from duly.rounds.tick import Kind, TickReport, Ticks
 
 if TYPE_CHECKING:
-    from duly.jobs.engine import Engine
     from duly.jobs.enqueue import NewJob
     from duly.jobs.job import Enqueued
     from duly.outbox.transports.webhook import Secrets
-    from duly.settings import Settings
 
 R = TypeVar("R")
 _KEEP: Any = object()
 
 #: The queue of the ticks.
 TICKS = "rounds"
-#: Name → (cron, in UTC; priority: plan before open before close where all three are due).
+#: Name → (cron, in UTC; priority: close before plan before open where all three are due, so that what ends makes room for what begins).
 SCHEDULES: dict[Kind, tuple[str, int]] = {
-    "plan": ("0 * * * *", 30),
-    "open": ("*/5 * * * *", 20),
-    "close": ("*/5 * * * *", 10),
+    "close": ("*/5 * * * *", 30),
+    "plan": ("0 * * * *", 20),
+    "open": ("*/5 * * * *", 10),
 }
 
 
-class Host(Protocol):
-    """What an application offers here."""
-
-    settings: Settings
-
-    @property
-    def engine(self) -> Engine: ...
-
-    @property
-    def events(self) -> Emitter: ...
-
-    def open(self) -> None: ...
-
-    def task(self, name: str, /, **options: Any) -> Callable[[Callable[..., Any]], Any]: ...
+class Host(AnyHost, Protocol):
+    """What an application offers here besides."""
 
     def schedule(self, name: str, recurrence: Any, task: Any, **options: Any) -> Any: ...
 
@@ -95,6 +81,7 @@ class Rounds:
         webhook_private: bool = False, draw: Callable[[], float] | None = None,
     ) -> None:  # fmt: skip
         self._app, self._draw = app, draw or random.SystemRandom().random
+        self._kept: Records | None = None
         read_drop_time(app.settings.rounds_drop_time, "rounds_drop_time")
         read_cooldown(app.settings.rounds_cooldown, "rounds_cooldown")
         self._telling = Telling(
@@ -118,7 +105,10 @@ class Rounds:
             return asdict(self.open())
 
         def close() -> dict[str, Any]:
-            return asdict(self.close())
+            report = self.close()
+            if report.done:
+                self.plan()  # a group that rests for no longer than its round has its next one at once, and not an hour later
+            return asdict(report)
 
         for kind, tick in (("plan", plan), ("open", open), ("close", close)):
             priority = SCHEDULES[kind][1]  # type: ignore[index]
@@ -159,11 +149,11 @@ class Rounds:
 
     def tick(self, now: datetime | None = None) -> list[TickReport]:
         """All three, in the order in which they are scheduled."""
-        return [self.plan(now), self.open(now), self.close(now)]
+        return [self.close(now), self.plan(now), self.open(now)]
 
     def ticks(self, kind: Kind | None = None, limit: int = 100) -> list[Tick]:
         """Passes of the ticks, the newest first, from the ledger (T000-o)."""
-        return self._read(lambda c: TickStore(self._db).ticks(c, kind, _limit(limit)))
+        return self._read(lambda c: self._store.ticks(c, kind, _limit(limit)))
 
     def _ticks(self) -> Ticks:
         self._app.open()
@@ -173,13 +163,15 @@ class Rounds:
 
     # ------------------------------------------------------------------ looking
 
-    def get(self, ident: int) -> Round:
+    def get(self, ident: int, *, tenant: str | None = None) -> Round:
         """One round, whatever its state. Raises NotFound."""
-        return self._read(lambda c: self._records.round(c, ident))
+        at = self._tenant(tenant)
+        return self._read(lambda c: self._records.round(c, ident, at))
 
-    def show(self, ident: int) -> Archive:
+    def show(self, ident: int, *, tenant: str | None = None) -> Archive:
         """One round with its submissions, comments and votes; of a closed one this is the archive (R000-15). Raises NotFound."""
-        return self._read(lambda c: self._records.archive(c, ident))
+        at = self._tenant(tenant)
+        return self._read(lambda c: self._records.archive(c, ident, at))
 
     def list(
         self, group: int | str | None = None, *, status: Status | str | None = None, limit: int = 50, below: int | None = None,
@@ -221,32 +213,39 @@ class Rounds:
 
     # ------------------------------------------------------------------ what members do
 
-    def submit(self, round: int, member: int | str, text: str) -> Submission:
+    def submit(self, round: int, member: int | str, text: str, *, tenant: str | None = None) -> Submission:
         """A member's answer (``member``: number, or name in the group). One per round.
 
         Raises NotFound, WrongState unless the round is open and its time is not over (R000-16), InvalidArgument for a second one.
         """
         check_words(text)
-        return self._write(lambda c: self._records.submit(c, round, member, text))
+        at = self._tenant(tenant)
+        return self._write(lambda c: self._records.submit(c, round, at, member, text))
 
-    def edit_submission(self, submission: int, member: int | str, text: str) -> Submission:
+    def edit_submission(
+        self, submission: int, member: int | str, text: str, *, tenant: str | None = None
+    ) -> Submission:
         """Change one's own answer while the round is open. Raises as ``submit``."""
         check_words(text)
-        return self._write(lambda c: self._records.edit_submission(c, submission, member, text))
+        at = self._tenant(tenant)
+        return self._write(lambda c: self._records.edit_submission(c, submission, at, member, text))
 
-    def comment(self, submission: int, member: int | str, text: str) -> Comment:
+    def comment(self, submission: int, member: int | str, text: str, *, tenant: str | None = None) -> Comment:
         """Say something of a submission while its round is open. Raises as ``submit``."""
         check_words(text)
-        return self._write(lambda c: self._records.comment(c, submission, member, text))
+        at = self._tenant(tenant)
+        return self._write(lambda c: self._records.comment(c, submission, at, member, text))
 
-    def edit_comment(self, comment: int, member: int | str, text: str) -> Comment:
+    def edit_comment(self, comment: int, member: int | str, text: str, *, tenant: str | None = None) -> Comment:
         """Change one's own comment while the round is open. Raises as ``submit``."""
         check_words(text)
-        return self._write(lambda c: self._records.edit_comment(c, comment, member, text))
+        at = self._tenant(tenant)
+        return self._write(lambda c: self._records.edit_comment(c, comment, at, member, text))
 
-    def vote(self, submission: int, member: int | str) -> Vote:
+    def vote(self, submission: int, member: int | str, *, tenant: str | None = None) -> Vote:
         """Vote for a submission while its round is open. One vote per round: a second one moves it. Raises as ``submit``."""
-        return self._write(lambda c: self._records.vote(c, submission, member))
+        at = self._tenant(tenant)
+        return self._write(lambda c: self._records.vote(c, submission, at, member))
 
     # ------------------------------------------------------------------ the database
 
@@ -255,12 +254,14 @@ class Rounds:
         return self._app.engine.db
 
     @property
-    def _store(self) -> TickStore:
-        return TickStore(self._db)
+    def _records(self) -> Records:
+        if self._kept is None or self._kept.db is not self._db:
+            self._kept = Records(self._db, TickStore(self._db))
+        return self._kept
 
     @property
-    def _records(self) -> Records:
-        return Records(self._db, self._store)
+    def _store(self) -> TickStore:
+        return self._records.ticks
 
     def _tenant(self, tenant: str | None) -> str:
         return tenant or self._app.settings.tenant
@@ -383,11 +384,13 @@ class Members:
 
         return self._rounds._write(change)
 
-    def all(self, group: int | str, tenant: str | None = None) -> list[Member]:
-        """Members of a group, those who left too. Raises NotFound."""
+    def all(
+        self, group: int | str, tenant: str | None = None, *, limit: int | None = None, after: int = 0
+    ) -> list[Member]:
+        """Members of a group, those who left too. ``after``: only higher numbers, for the next page. Raises NotFound."""
         at = self._rounds._tenant(tenant)
         return self._rounds._read(
-            lambda c: self._rounds._records.members(c, self._rounds._records.group(c, group, at).id)
+            lambda c: self._rounds._records.members(c, self._rounds._records.group(c, group, at).id, limit, after)
         )
 
 
@@ -408,7 +411,7 @@ class Prompts:
         )
 
     def set(
-        self, prompt: int, *, text: str = _KEEP, is_active: bool = _KEEP, actor: str = "code", reason: str = ""
+        self, prompt: int, *, text: str = _KEEP, is_active: bool = _KEEP, tenant: str | None = None, actor: str = "code", reason: str = ""
     ) -> Prompt:  # fmt: skip
         """Change a prompt. Rounds that have opened keep the text they opened with. Audited as PROMPT_CHANGED. Raises NotFound."""
         changes: dict[str, Any] = {}
@@ -419,18 +422,22 @@ class Prompts:
         if not changes:
             raise InvalidArgument("prompt", "has nothing to change.", "Give text= or is_active=.")
         check_text(reason, "reason")
-        return self._rounds._write(lambda c: self._rounds._records.change_prompt(c, prompt, changes, actor, reason))
+        at = self._rounds._tenant(tenant)
+        return self._rounds._write(lambda c: self._rounds._records.change_prompt(c, prompt, at, changes, actor, reason))
 
-    def remove(self, prompt: int, *, actor: str = "code", reason: str = "") -> None:
+    def remove(self, prompt: int, *, tenant: str | None = None, actor: str = "code", reason: str = "") -> None:
         """Take a prompt away. Audited as PROMPT_REMOVED. Raises NotFound."""
         check_text(reason, "reason")
-        self._rounds._write(lambda c: self._rounds._records.remove_prompt(c, prompt, actor, reason))
+        at = self._rounds._tenant(tenant)
+        self._rounds._write(lambda c: self._rounds._records.remove_prompt(c, prompt, at, actor, reason))
 
-    def all(self, group: int | str, tenant: str | None = None) -> list[Prompt]:
-        """Prompts of a group, those that are not active too. Raises NotFound."""
+    def all(
+        self, group: int | str, tenant: str | None = None, *, limit: int | None = None, after: int = 0
+    ) -> list[Prompt]:
+        """Prompts of a group, those that are not active too. ``after``: only higher numbers, for the next page. Raises NotFound."""
         at = self._rounds._tenant(tenant)
         return self._rounds._read(
-            lambda c: self._rounds._records.prompts(c, self._rounds._records.group(c, group, at).id)
+            lambda c: self._rounds._records.prompts(c, self._rounds._records.group(c, group, at).id, limit, after)
         )
 
 

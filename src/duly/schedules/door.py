@@ -7,20 +7,20 @@ the same transaction. Every act of an operator is audited with who did it and wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, WrongState
 from duly.kernel.events import Emitter
 from duly.kernel.localtime import TICK, in_utc, zone
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import CivilSchedule, special_days
 from duly.kernel.recurrence import Schedule as Recurrence
 from duly.kernel.windows import Calendar
-from duly.schedules.plan import Facts, checked, next_planned, plan
+from duly.schedules.plan import Facts, next_planned
 from duly.schedules.schedule import (
     BACKFILLED,
     LIFECYCLE,
@@ -67,6 +67,8 @@ class Host(Protocol):
     def open(self) -> None: ...
 
     def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob: ...
+
+    def attempts_of(self, name: str, input: Mapping[str, Any] | None = None) -> int | None: ...
 
     def scheduler(self) -> Scheduler: ...
 
@@ -134,10 +136,9 @@ class Schedules:
                 )
         job = self._app.prepare(task if isinstance(task, str) else task.name, input, **options)
         own = options.get("max_attempts")
-        known = self._app.engine.tasks.get(job.task)
         return Spec(
             name, recurrence, job.task, job.input, job.queue, job.tenant, Policies(catch_up, overlap, blackout),  # type: ignore[arg-type]
-            job.priority, own or (known.max_attempts if known is not None else None), starts_at, ends_at,
+            job.priority, own or self._app.attempts_of(job.task, input), starts_at, ends_at,
         )  # fmt: skip
 
     def declare(self, spec: Spec) -> None:
@@ -165,20 +166,25 @@ class Schedules:
             done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]
         return done
 
-    def set(self, spec: Spec, *, actor: str = "code", declared: bool = False) -> tuple[Schedule, Change]:
+    def set(
+        self, spec: Spec, *, actor: str = "code", declared: bool = False, version: int | None = None
+    ) -> tuple[Schedule, Change]:
         """Make a schedule, or a new version of the one with that name and tenant. Occurrences count from now on.
 
-        What the old version had due until now is decided by the old version. A pause stays.
+        What the old version had due until now is decided by the old version. A pause stays. ``version``: the one that was looked at, 0 where
+        there was none; where it is another by now, WrongState.
         """
 
         def act(connection: Connection, done: list[Decided]) -> tuple[Schedule, Change]:
             now = self._app.engine.db.present(connection)
             was = self._store.find(connection, spec.name, spec.tenant, lock=True)
+            _check_version(spec.name, 0 if was is None else was.version, version)
             if was is None:
                 made = self._store.create(connection, spec, now, _first(spec, now), actor, declared)
                 if made is not None:
                     return made, "created"
                 was = self._store.get(connection, spec.name, spec.tenant, lock=True)
+                _check_version(spec.name, was.version, version)
             if was.spec is not None and was.spec.to_json() == spec.to_json():
                 if declared:
                     self._store.note_declared(connection, was, spec)
@@ -193,13 +199,16 @@ class Schedules:
             )
         return schedule, change
 
-    def remove(self, name: str, *, tenant: str | None = None, actor: str = "code", reason: str = "") -> None:
-        """Let a schedule fire no more. Jobs that it made go on; its ledger stays. Raises NotFound."""
+    def remove(
+        self, name: str, *, tenant: str | None = None, actor: str = "code", reason: str = "", version: int | None = None
+    ) -> None:
+        """Let a schedule fire no more. Jobs that it made go on; its ledger stays. Raises NotFound; WrongState as ``set``."""
         check_text(reason, "reason")
 
         def act(connection: Connection, done: list[Decided]) -> None:
             now = self._app.engine.db.present(connection)
             was = self._store.get(connection, name, self._tenant(tenant), lock=True)
+            _check_version(name, was.version, version)
             was = self._settle(connection, was, now, done)
             self._store.remove(connection, was, actor, reason, now)
 
@@ -233,20 +242,18 @@ class Schedules:
         """Decide what is due until now as the schedule stands; its row is locked. What cannot be planned is left. ``done``: what was
         decided is put there, to be told when it is committed."""
         scheduler = self._made()
-        calendar = scheduler.calendar(connection)
+        if schedule.spec is None:  # somebody damaged the row: what it said stands with its version
+            schedule = replace(schedule, spec=self._store.kept(connection, schedule))
         # asked of the plan and not of look_at: one that is broken is looked at later than it is due
         while schedule.spec is not None:
-            waiting = self._store.waiting(connection, [schedule.id]).get(schedule.id, [])
-            alive = self._store.count_alive(connection, [schedule.id]).get(schedule.id, 0)
-            facts = scheduler.facts(schedule, calendar, waiting, alive)
-            try:
-                its_plan = checked(plan(facts, now))
-            except (RuntimeError, InvalidArgument):
+            planned, _ = scheduler.plan(connection, [schedule], now)
+            if not planned:
                 break
-            written, refused = scheduler.write_apart(connection, [(schedule, its_plan)], now)
+            written, refused = scheduler.write_apart(connection, planned, now)
             done += written
-            schedule = self._store.get(connection, schedule.name, schedule.tenant)
-            if refused or its_plan.look_at is None or its_plan.look_at > now:
+            schedule = replace(self._store.get(connection, schedule.name, schedule.tenant), spec=schedule.spec)
+            look_at = planned[0][1].look_at
+            if refused or look_at is None or look_at > now:
                 break
         return schedule
 
@@ -292,7 +299,7 @@ class Schedules:
         """Fire the occurrences planned from ``start`` until before ``end`` (aware) that have not fired, each once.
 
         Those that were skipped or missed, and those from before the schedule was made. Where the schedule allows no overlap they run
-        one after the other, behind what is due by itself. Nothing that is still to come is taken. Raises NotFound; InvalidArgument
+        one after the other, behind what is due by itself. Nothing is taken that is still to come, or that lies beyond the schedule's bounds. Raises NotFound; InvalidArgument
         for a range without past, or with more than 10,000 occurrences.
         """
         first, stop = in_utc(start, "start"), in_utc(end, "end")
@@ -310,7 +317,9 @@ class Schedules:
             if not dry_run:
                 schedule = self._readable(self._settle(connection, schedule, now, done))
             assert schedule.spec is not None
-            dues = list(schedule.spec.recurrence.occurrences(first, min(stop, now + TICK), BACKFILL_LIMIT + 1))
+            since = max(first, schedule.spec.starts_at or first)
+            until = min(stop, now + TICK, schedule.spec.ends_at or stop)
+            dues = list(schedule.spec.recurrence.occurrences(since, until, BACKFILL_LIMIT + 1)) if since < until else []
             if len(dues) > BACKFILL_LIMIT:
                 raise InvalidArgument("end", f"makes more than {BACKFILL_LIMIT} occurrences.", "Give a smaller range.")
             known: dict[datetime, Occurrence] = {}
@@ -368,9 +377,12 @@ class Schedules:
         """A schedule as it stands. Raises NotFound."""
         return self._read(lambda c: self._store.get(c, name, self._tenant(tenant)))
 
-    def all(self, *, tenant: str | None = None) -> list[Schedule]:
-        """Every schedule, by name; those of every tenant without ``tenant``."""
-        return self._read(lambda c: self._store.all(c, tenant))
+    def all(
+        self, *, tenant: str | None = None, limit: int | None = None, after: tuple[str, str] | None = None
+    ) -> list[Schedule]:
+        """Every schedule, by tenant and name; those of every tenant without ``tenant``. ``limit``: at most so many, behind ``after``, the
+        tenant and name of the last one seen."""
+        return self._read(lambda c: self._store.all(c, tenant, limit, after))
 
     def versions(self, name: str, *, tenant: str | None = None) -> list[dict[str, Any]]:
         """The definitions that a schedule has had, the newest first: version, definition, made_at, made_by. Raises NotFound."""
@@ -474,7 +486,7 @@ def preview(spec: Spec, calendar: Calendar, now: datetime, n: int) -> list[Previ
     """The next planned instants of a definition after ``now``, and what is special about them."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= PREVIEW_LIMIT:
         raise InvalidArgument("n", f"is {n!r}.", f"Give a number from 1 to {PREVIEW_LIMIT}.")
-    applying = calendar.applying_to(f"queue:{spec.queue}", f"schedule:{spec.name}")
+    applying = calendar.applying_to(*spec.scopes)
     found: list[datetime] = []
     at = now if spec.starts_at is None else max(now, spec.starts_at - TICK)
     while len(found) < n and (following := spec.recurrence.next_after(at)) is not None:
@@ -496,6 +508,12 @@ def preview(spec: Spec, calendar: Calendar, now: datetime, n: int) -> list[Previ
             )
         )  # fmt: skip
     return out
+
+
+def _check_version(name: str, current: int, given: int | None) -> None:
+    if given is not None and given != current:
+        stands = f"at version {current}" if current else "not there"
+        raise WrongState(f"schedule {name}", stands, f"be changed from version {given}")
 
 
 def _first(spec: Spec, now: datetime) -> datetime | None:

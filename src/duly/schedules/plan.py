@@ -6,7 +6,7 @@ earlier job still live (overlap). Each occurrence that is due leaves here with o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -50,6 +50,8 @@ class Facts:
     more_waiting: bool = False
     #: How many jobs of earlier occurrences have not ended.
     alive: int = 0
+    #: Occurrences behind ``decided_until`` that have fired already: by a clock that was ahead.
+    fired: Collection[datetime] = frozenset()
     #: An occurrence found within this span is not late.
     grace: timedelta = timedelta(seconds=15)
 
@@ -105,7 +107,8 @@ def plan(facts: Facts, now: datetime, most: int = PORTION) -> Plan:
     decided: dict[datetime, Decision] = {}
     runnable = _released(facts, now, decided)
     for at in due:
-        _look_at(facts, at, now, decided, runnable)
+        if at not in facts.fired:
+            _look_at(facts, at, now, decided, runnable)
     runnable = _one_after_blackout(facts, runnable, decided)
     replaces = _overlap(facts, runnable, now, decided)
     until = due[-1] if due else facts.decided_until

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -70,12 +71,16 @@ def _zone(recurrence: str) -> str | None:
     return found.get("tz") if isinstance(found, dict) else None
 
 
-def latest(connection: Connection, tenant: str | None = None) -> dict[int, Occurrence]:
-    """The newest occurrence of each schedule that has one, by the schedule's number."""
+def latest(
+    connection: Connection, tenant: str | None = None, idents: Sequence[int] | None = None
+) -> dict[int, Occurrence]:
+    """The newest occurrence of each schedule that has one, by the schedule's number. ``idents``: of these schedules only."""
     o, s = occurrences.c, schedules.c
     x = occurrences.alias("x")
     newest = select(func.max(x.c.due_at)).where(x.c.schedule_id == s.id).scalar_subquery()
     query = select(occurrences).join(schedules, s.id == o.schedule_id).where(s.removed_at.is_(None), o.due_at == newest)
     if tenant is not None:
         query = query.where(s.tenant == tenant)
+    if idents is not None:
+        query = query.where(s.id.in_(idents))
     return {row.schedule_id: occurrence(row) for row in connection.execute(query)}

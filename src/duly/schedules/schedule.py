@@ -39,6 +39,7 @@ LONGEST_WITHIN = timedelta(days=3_660)
 #: Audit actions.
 CREATED, CHANGED, REMOVED = "SCHEDULE_CREATED", "SCHEDULE_CHANGED", "SCHEDULE_REMOVED"
 PAUSED, RESUMED, RUN, BACKFILLED = "SCHEDULE_PAUSED", "SCHEDULE_RESUMED", "SCHEDULE_RUN", "SCHEDULE_BACKFILLED"
+REWOUND = "SCHEDULE_REWOUND"
 
 
 class Status(StrEnum):
@@ -167,6 +168,15 @@ class Spec:
     def tz(self) -> str | None:
         """The zone whose clock is meant, for those that have one."""
         return getattr(self.recurrence, "tz", None)
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """What blackouts are looked up by: those of its queue, of its name, and of its name in its tenant.
+
+        A slash parts the two, so one within a name is written ``%2F`` (and a percent sign ``%25``).
+        """
+        name, tenant = (text.replace("%", "%25").replace("/", "%2F") for text in (self.name, self.tenant))
+        return f"queue:{self.queue}", f"channel:{self.queue}", f"schedule:{name}", f"schedule:{tenant}/{name}"
 
     def to_json(self) -> dict[str, Any]:
         """The definition as plain JSON: what a version keeps, and what two definitions are compared by."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Select,
     Text,
@@ -20,9 +21,11 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     or_,
     select,
     text,
+    tuple_,
     update,
 )
 from sqlalchemy.exc import DataError, IntegrityError
@@ -38,6 +41,7 @@ from duly.schedules.schedule import (
     CHANGED,
     CREATED,
     REMOVED,
+    REWOUND,
     Occurrence,
     Policies,
     Schedule,
@@ -104,11 +108,16 @@ class ScheduleStore:
         except NotFound:
             return None
 
-    def all(self, connection: Connection, tenant: str | None = None) -> list[Schedule]:
-        """Every schedule that is not removed, by name."""
+    def all(
+        self, connection: Connection, tenant: str | None = None, limit: int | None = None, after: tuple[str, str] | None = None
+    ) -> list[Schedule]:  # fmt: skip
+        """Every schedule that is not removed, by tenant and name; at most ``limit`` behind (tenant, name)."""
         query = select(*_COLUMNS).where(schedules.c.removed_at.is_(None)).order_by(schedules.c.tenant, schedules.c.name)
         if tenant is not None:
             query = query.where(schedules.c.tenant == tenant)
+        if after is not None:
+            query = query.where(tuple_(schedules.c.tenant, schedules.c.name) > tuple_(*map(literal, after)))
+        query = query.limit(limit)
         return self._schedules(connection, list(connection.execute(query.with_only_columns(schedules.c.id)).scalars()))
 
     def due(self, connection: Connection, now: datetime, most: int) -> list[Schedule]:
@@ -210,6 +219,23 @@ class ScheduleStore:
         query = select(occurrences).where(occurrences.c.schedule_id == ident, occurrences.c.due_at.in_(dues))
         return {row.due_at: row for row in self._occurrences(connection, query)}
 
+    def kept(self, connection: Connection, schedule: Schedule) -> Spec | None:
+        """A schedule's definition as its version keeps it: for one whose row was damaged. None where that cannot be read either."""
+        v = schedule_versions.c
+        query = select(cast(v.definition, Text)).where(v.schedule_id == schedule.id, v.version == schedule.version)
+        try:
+            said = dict(orjson.loads(connection.execute(query).scalar_one()))
+            bounds = [
+                None if said.get(n) is None else datetime.fromisoformat(said[n]) for n in ("starts_at", "ends_at")
+            ]
+            return Spec(
+                schedule.name, schedule_from_json(said["recurrence"], "recurrence"), said["task"], orjson.dumps(said["input"]).decode(),
+                said["queue"], schedule.tenant, Policies(said["catch_up"], said["overlap"], said["blackout"]), said["priority"],
+                said.get("max_attempts"), *bounds,
+            )  # fmt: skip
+        except (KeyError, InvalidArgument, *_UNREADABLE):
+            return None
+
     def versions(self, connection: Connection, ident: int) -> list[dict[str, Any]]:
         """The definitions that a schedule has had, the newest first."""
         query = (
@@ -221,6 +247,25 @@ class ScheduleStore:
             {"version": row.version, "definition": row.definition, "made_at": row.made_at, "made_by": row.made_by}
             for row in connection.execute(query)
         ]
+
+    def fired_ahead(self, connection: Connection, idents: Sequence[int]) -> dict[int, set[datetime]]:
+        """Of schedules, the occurrences that have a job already although they are not decided: by a clock that was ahead."""
+        o, s = occurrences.c, schedules.c
+        query = select(o.schedule_id, o.due_at).join(schedules, s.id == o.schedule_id)
+        ahead = and_(s.id.in_(idents), o.due_at > s.decided_until, o.trigger != Trigger.MANUAL.value)
+        found: dict[int, set[datetime]] = defaultdict(set)
+        for ident, due_at in connection.execute(query.where(ahead)):
+            found[ident].add(due_at)
+        return found
+
+    def any_ahead(self, connection: Connection, than: datetime) -> bool:
+        """Was a schedule decided, or put off, by a clock later than ``than``?"""
+        return connection.execute(select(schedules.c.id).where(_ahead(than)).limit(1)).first() is not None
+
+    def ahead(self, connection: Connection, than: datetime) -> list[Schedule]:
+        """Schedules that a clock later than ``than`` decided or put off, locked."""
+        query = select(schedules.c.id).where(_ahead(than)).limit(1000).with_for_update(skip_locked=True)
+        return self._schedules(connection, list(connection.execute(query).scalars()))
 
     def outdated(self, connection: Connection) -> list[Schedule]:
         """Schedules whose next instant was computed by other time zone data than this process has, locked."""
@@ -475,6 +520,29 @@ class ScheduleStore:
             .values(next_at=next_at, look_at=look_at, tz_version=tz_version())
         )
 
+    def rewind(self, connection: Connection, schedule: Schedule, now: datetime, next_at: datetime | None) -> int:
+        """Let a schedule be decided until ``now`` only, and forget what became of later occurrences, but for those with a job.
+
+        Returns how many were forgotten.
+        """
+        o = occurrences.c
+        ahead = and_(o.schedule_id == schedule.id, o.due_at > now, o.job_id.is_(None))
+        count = connection.execute(delete(occurrences).where(ahead)).rowcount
+        connection.execute(
+            update(schedules).where(schedules.c.id == schedule.id)
+            .values(decided_until=min(schedule.decided_until, now), next_at=next_at, look_at=now)
+        )  # fmt: skip
+        until = schedule.decided_until.isoformat()
+        self._audit(
+            connection,
+            "scheduler",
+            REWOUND,
+            schedule.tenant,
+            schedule.id,
+            {"name": schedule.name, "until": until, "count": count},
+        )
+        return count
+
     def mark_broken(self, connection: Connection, ident: int, problem: str, now: datetime) -> int:
         """Note why a schedule could not be planned, and look again later. Returns how often that happened in a row."""
         row = connection.execute(select(schedules.c.failures).where(schedules.c.id == ident).with_for_update()).first()
@@ -501,6 +569,13 @@ class ScheduleStore:
             at = and_(occurrences.c.schedule_id == bindparam("b_id"), occurrences.c.due_at == bindparam("b_due"))
             connection.execute(delete(occurrences).where(at), [{"b_id": i, "b_due": d} for i, d in rows])
         return len(rows)
+
+
+def _ahead(than: datetime) -> ColumnElement[bool]:
+    s = schedules.c
+    # looked at next when it is planned next; or sooner, or within an hour, for what waits or is broken
+    put_off = and_(s.look_at > than, or_(s.next_at.is_(None), s.look_at != s.next_at))
+    return and_(s.removed_at.is_(None), or_(s.decided_until > than, put_off))
 
 
 def occurrence(row: Any) -> Occurrence:

@@ -6,7 +6,7 @@ transaction that makes its job. A schedule that cannot be planned is marked and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
@@ -32,6 +32,8 @@ BATCH = 200
 POLL = 1.0
 #: Seconds until another look at a schedule that another scheduler has locked.
 CONTENDED = 0.1
+#: Decisions of occurrences further ahead than this were made by a wrong clock.
+AHEAD = timedelta(hours=1)
 #: Seconds between turns of housekeeping (``keep``).
 KEEP_EVERY = 60.0
 
@@ -95,7 +97,7 @@ class Scheduler:
             found = self.store.due(connection, at, BATCH)
             if not found:
                 return
-            planned, failed = self._plan(connection, found, at)
+            planned, failed = self.plan(connection, found, at)
             written, refused = self.write_apart(connection, planned, at)
             decided.extend(written)
             for schedule, problem in [*failed, *refused]:
@@ -109,17 +111,25 @@ class Scheduler:
             self.db.bells.ring()
         return report
 
-    def _plan(
+    def plan(
         self, connection: Connection, found: Sequence[Schedule], at: datetime
     ) -> tuple[list[tuple[Schedule, Plan]], list[tuple[Schedule, str]]]:
+        """Plans of schedules whose rows are locked, and those that cannot be planned, with the reason."""
         calendar = self.calendar(connection)
-        waiting = self.store.waiting(connection, [schedule.id for schedule in found])
+        idents = [schedule.id for schedule in found]
+        waiting, fired = self.store.waiting(connection, idents), self.store.fired_ahead(connection, idents)
         alone = [s.id for s in found if s.spec is not None and s.spec.policies.overlap != "allow"]
         alive = self.store.count_alive(connection, alone)
         planned, failed = [], []
         for schedule in found:
             try:
-                facts = self.facts(schedule, calendar, waiting.get(schedule.id, []), alive.get(schedule.id, 0))
+                facts = self.facts(
+                    schedule,
+                    calendar,
+                    waiting.get(schedule.id, ()),
+                    alive.get(schedule.id, 0),
+                    fired.get(schedule.id, ()),
+                )
                 planned.append((schedule, checked(plan(facts, at))))
             except (SQLAlchemyError, DatabaseError):
                 raise
@@ -127,14 +137,16 @@ class Scheduler:
                 failed.append((schedule, str(error) if isinstance(error, InvalidArgument) else brief(error)))
         return planned, failed
 
-    def facts(self, schedule: Schedule, calendar: Calendar, waiting: Sequence[Waiting] = (), alive: int = 0) -> Facts:
+    def facts(
+        self, schedule: Schedule, calendar: Calendar, waiting: Sequence[Waiting] = (), alive: int = 0, fired: Collection[datetime] = ()
+    ) -> Facts:  # fmt: skip
         """What the plan is told of a schedule. Raises InvalidArgument for a row that cannot be read."""
         spec = schedule.spec
         if spec is None:
             raise InvalidArgument("schedule", schedule.error or "cannot be read.")
         return Facts(
             spec.recurrence, spec.policies, schedule.decided_until, spec.starts_at, spec.ends_at, schedule.paused_at is not None,
-            calendar.applying_to(f"queue:{spec.queue}", f"schedule:{schedule.name}"), waiting[:WAITING], len(waiting) > WAITING, alive, self._grace,
+            calendar.applying_to(*spec.scopes), waiting[:WAITING], len(waiting) > WAITING, alive, fired, self._grace,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ writing
@@ -231,9 +243,40 @@ class Scheduler:
         return min(POLL, max(0.0, (look - self.db.present(connection)).total_seconds()))
 
     def keep(self) -> None:
-        """Housekeeping, every so often: other time zone data, and what is old."""
+        """Housekeeping, every so often: a clock that was ahead, other time zone data, and what is old."""
+        self.rewind()
         self.retime()
         self.prune()
+
+    def rewind(self) -> int:
+        """Take back what was decided of occurrences that are still to come, because the clock was ahead. Returns of how many schedules.
+
+        Without this they would be silent until the clock has come there again. What fired stays fired, once; what was missed, skipped
+        or deferred is decided anew when its time comes. Less than ``AHEAD`` is left as it is: clocks of two machines differ a little.
+        """
+        taken: list[tuple[Schedule, int]] = []
+
+        def act(connection: Connection) -> None:
+            taken.clear()
+            now = self.db.present(connection)
+            calendar = self.calendar(connection)
+            for schedule in self.store.ahead(connection, now + AHEAD):
+                if schedule.spec is None:
+                    continue
+                next_at = next_planned(self.facts(schedule, calendar), min(schedule.decided_until, now))
+                taken.append((schedule, self.store.rewind(connection, schedule, now, next_at)))
+
+        if self.db.read(lambda c: self.store.any_ahead(c, self.db.present(c) + AHEAD)):
+            self.db.write(act)
+        for schedule, count in taken:
+            self.emitter.emit(
+                "schedule_rewound",
+                "warning",
+                schedule=schedule.name,
+                until=schedule.decided_until.isoformat(),
+                count=count,
+            )
+        return len(taken)
 
     def retime(self) -> int:
         """Compute next instants anew that were computed by other time zone data than this process has. Returns how many."""
@@ -247,7 +290,9 @@ class Scheduler:
                 next_at = schedule.next_at
                 if schedule.spec is not None:
                     next_at = next_planned(self.facts(schedule, calendar), schedule.decided_until)
-                looks = [at for at in (next_at, schedule.look_at) if at is not None]
+                # what waits, or is broken, is looked at when it was to be
+                waits = schedule.look_at is not None and schedule.look_at != schedule.next_at
+                looks = [at for at in (next_at, schedule.look_at if waits else None) if at is not None]
                 self.store.retime(connection, schedule, next_at, min(looks, default=None))
             return len(found)
 

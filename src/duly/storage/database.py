@@ -8,11 +8,12 @@ ManualClock, the instant of ``clock`` (``stamp`` says which).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from sqlalchemy.engine import URL, make_url
 
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
-from duly.kernel.errors import DatabaseConflict, DatabaseUnavailable, InvalidArgument, brief
+from duly.kernel.errors import DatabaseBusy, DatabaseConflict, DatabaseUnavailable, InvalidArgument, brief
 from duly.settings import Settings
 from duly.storage import sqlite
 from duly.storage.types import Instant
@@ -36,6 +37,8 @@ T = TypeVar("T")
 Name = Literal["sqlite", "postgresql"]
 #: Connections kept for the loops of a worker: one each.
 VITAL = 5
+#: Seconds for which a writer in a hurry waits for the lock of an SQLite file.
+HURRY = 0.2
 #: Seconds between looks at the controls on SQLite, where another process cannot ring.
 CONTROL_STEP = 0.02
 
@@ -68,6 +71,7 @@ class Database:
         self._writer: sqlite.GroupWriter | None = None
         self._autos: dict[Engine, Engine] = {}
         self._sessions: Engine | None = None
+        self._hurried: Engine | None = None
         self._async: Any = None
         self._kept: Kept | None = None
         if self.name == "sqlite":
@@ -153,7 +157,7 @@ class Database:
         """
         try:
             if self._writer is not None:
-                return self._writer.run(fn)
+                return self._writer.run(fn) if self._hurrying is None else self._hurry(self._hurrying, fn)
             with self._pooled().begin() as connection:
                 return fn(connection)
         except self._errors as error:
@@ -168,6 +172,36 @@ class Database:
                 return fn(connection)
         except self._errors as error:
             raise self.translated(error) from error
+
+    @contextlib.contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Within, on this thread, a write that cannot have the lock of an SQLite file in a moment raises DatabaseBusy.
+
+        For those who can come again and must not wait behind a handler's transaction. Elsewhere it changes nothing.
+        """
+        self._local.hurried = True
+        try:
+            yield
+        finally:
+            self._local.hurried = False
+
+    @property
+    def _hurrying(self) -> Engine | None:
+        """The engine of the calling thread's writes, if it is in a hurry."""
+        if self.memory or not getattr(self._local, "hurried", False):
+            return None
+        with self._lock:
+            if self._hurried is None:
+                self._hurried = sqlite.make_engine(
+                    self.url, synchronous=self.settings.sqlite_synchronous, busy_timeout=HURRY, poolclass=QueuePool, pool_size=1,
+                    connect_args={"check_same_thread": False},
+                )  # fmt: skip
+            return self._hurried
+
+    @staticmethod
+    def _hurry(engine: Engine, fn: Callable[[Connection], T]) -> T:
+        with engine.begin() as connection:
+            return fn(connection)
 
     def direct(self, fn: Callable[[PoolProxiedConnection], T]) -> T:
         """Run ``fn(pooled connection)`` in no transaction, for a ``postgres.Statement``. PostgreSQL only."""
@@ -227,6 +261,10 @@ class Database:
         if (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) in _CONFLICTS:
             return DatabaseConflict(
                 f"a transaction in {self.shown_url} collided with another one and was rolled back: {brief(cause)}. Try it again."
+            )
+        if (getattr(cause, "sqlite_errorcode", 0) & 0xFF) == sqlite3.SQLITE_BUSY:
+            return DatabaseBusy(
+                f"the database at {self.shown_url} does not take the write: it is locked, another transaction has been writing in the file all the while."
             )
         if self._is_outage(error, cause):
             first = str(cause).strip().splitlines()
@@ -338,8 +376,9 @@ class Database:
             self._kept.close()
         if self._reader is not self.engine:
             self._reader.dispose()
-        if self._sessions is not None:
-            self._sessions.dispose()
+        for engine in (self._sessions, self._hurried):
+            if engine is not None:
+                engine.dispose()
         if self._async is not None:
             self._async.sync_engine.dispose(close=False)  # its connections belong to an event loop that may be gone
         self.engine.dispose()

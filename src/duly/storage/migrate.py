@@ -25,7 +25,7 @@ from duly.storage.schema import metadata
 _alembic = threading.Lock()
 VERSION_TABLE = "duly_version"
 #: The revision this code was written for. A test holds it against the newest migration.
-HEAD = "0003"
+HEAD = "0008"
 #: The row of system_state that holds the oldest revision whose code may run.
 WORKS_WITH_KEY = "schema_works_with"
 
@@ -35,13 +35,18 @@ def all_metadata() -> MetaData:
     from importlib import import_module
 
     for module in (
+        "duly.accounts.tables",
         "duly.audit.tables",
+        "duly.automations.tables",
         "duly.calendars.tables",
         "duly.jobs.tables",
         "duly.idempotency.tables",
+        "duly.mail.tables",
         "duly.outbox.tables",
+        "duly.publishing.tables",
         "duly.rounds.tables",
         "duly.schedules.tables",
+        "duly.workflows.tables",
         "duly.monitoring.alerts.tables",
     ):
         import_module(module)

@@ -42,7 +42,7 @@ def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs
         pool_timeout=30,
         pool_reset_on_return=None,  # done below, for a fraction of the cost
         connect_args=connect_args,
-        **kwargs,
+        **{"hide_parameters": True, **kwargs},  # what errors say goes into logs and into the errors of jobs
     )
 
     @event.listens_for(engine, "checkout")
@@ -65,8 +65,9 @@ def make_async_engine(url: URL, *, prepare: bool = True, **kwargs: Any) -> Any:
 
     connect_args = {"prepare_threshold": 5 if prepare else None, "application_name": "duly"}
     return create_async_engine(
-        url.set(drivername="postgresql+psycopg"), connect_args=connect_args, pool_pre_ping=True, **kwargs
-    )
+        url.set(drivername="postgresql+psycopg"), connect_args=connect_args, pool_pre_ping=True,
+        **{"hide_parameters": True, **kwargs},
+    )  # fmt: skip
 
 
 class Statement:

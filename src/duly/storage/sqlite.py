@@ -11,14 +11,19 @@ Three habits make it dependable with several threads and processes:
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, QueuePool, StaticPool, create_engine, event, text
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
 
 T = TypeVar("T")
 
@@ -42,7 +47,8 @@ def make_engine(
         "cached_statements": 256,
         **kwargs.pop("connect_args", {}),
     }
-    engine = create_engine(url, connect_args=connect_args, **kwargs)
+    # what errors say goes into logs and into the errors of jobs
+    engine = create_engine(url, connect_args=connect_args, **{"hide_parameters": True, **kwargs})
     _prepare(engine, synchronous, "BEGIN IMMEDIATE" if immediate else "BEGIN")
     return engine
 
@@ -53,7 +59,9 @@ def make_async_engine(url: URL | str, *, synchronous: str = "FULL", busy_timeout
     from sqlalchemy.ext.asyncio import create_async_engine
 
     connect_args = {"timeout": busy_timeout, "isolation_level": None, **kwargs.pop("connect_args", {})}
-    engine = create_async_engine(make_url(url).set(drivername="sqlite+aiosqlite"), connect_args=connect_args, **kwargs)
+    engine = create_async_engine(
+        make_url(url).set(drivername="sqlite+aiosqlite"), connect_args=connect_args, **{"hide_parameters": True, **kwargs}
+    )  # fmt: skip
     _prepare(engine.sync_engine, synchronous, "BEGIN IMMEDIATE")
     return engine
 
@@ -61,6 +69,8 @@ def make_async_engine(url: URL | str, *, synchronous: str = "FULL", busy_timeout
 def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.text_factory = LENIENT
         cursor = connection.cursor()
         _write_ahead(cursor)
         for pragma in (
@@ -72,9 +82,67 @@ def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
+    event.listen(engine, "handle_error", undo_refused_commit)
+    file = None if is_memory(engine.url) else _path(engine.url)
+
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
+        if file is not None and begin == "BEGIN IMMEDIATE":
+            _writers[file] = (threading.get_ident(), _task(), id(connection.connection.dbapi_connection))
+
+    if file is not None and begin == "BEGIN IMMEDIATE":
+        # told just before it happens: from then on nobody waits for the lock in vain
+        for name in ("commit", "rollback"):
+            event.listen(engine, name, lambda _connection: _writers.pop(file, None))
+        # a session that was dropped or invalidated: only its pool tells
+        for name in ("reset", "close", "invalidate"):
+            event.listen(engine, name, lambda driver, *_: _gone(file, driver))
+
+
+def undo_refused_commit(context: ExceptionContext) -> None:
+    """Roll back what a COMMIT has refused (a deferred foreign key, a full disk). SQLite leaves its transaction open, and SQLAlchemy takes it
+    for ended: the connection would go back to its pool with the lock of the file, and with rows that its next user commits.
+    """
+    connection = context.connection
+    if context.statement is not None or connection is None or connection.closed or connection.invalidated:
+        return
+    if connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]
+        with contextlib.suppress(Exception):  # the refusal itself is what is told
+            connection.connection.dbapi_connection.rollback()  # type: ignore[union-attr]
+
+
+def _gone(file: str, driver: object) -> None:
+    if _writers.get(file, (0, None, 0))[2] == id(driver):
+        _writers.pop(file, None)
+
+
+#: File → (thread, asyncio task or None, id of the driver's connection) of the write transaction that is open in it, as far as it was
+#: begun in this process by an engine that was made here. There is one at most.
+_writers: dict[str, tuple[int, object, int]] = {}
+
+
+@functools.lru_cache(maxsize=64)
+def _path(url: URL) -> str:
+    return os.path.realpath(Path(url.database or "").expanduser())
+
+
+def _task() -> object:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def waits_for_itself(url: URL, blocking: bool) -> bool:
+    """Does it seem that a write to this file would wait for a transaction that only its own caller can end? Whoever ends a transaction
+    may do so on another thread than it was begun on, so try before you refuse.
+
+    ``blocking``: the caller keeps its thread while it waits, so no other coroutine of the thread goes on. Not known of transactions
+    that were begun by other engines, or on another thread.
+    """
+    thread, task, _ = _writers.get(_path(url), (0, None, 0))
+    return thread == threading.get_ident() and (blocking or task is _task())
 
 
 def _write_ahead(cursor: Any) -> None:
@@ -122,6 +190,10 @@ def reader_engine(url: URL, busy_timeout: float) -> Engine:
         connection.execute("PRAGMA cache_size=-2000")
 
     return engine
+
+
+#: Bytes that are no text, written into a row by hand, read as replacement characters: the row is wrong then, and not the connection.
+LENIENT = functools.partial(str, encoding="utf-8", errors="replace")
 
 
 class _Op:

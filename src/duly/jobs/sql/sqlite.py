@@ -47,8 +47,9 @@ _TRAIL = "INSERT INTO audit_log (at, tenant, actor, level, action, entity, entit
 #: Rows that end alike: nothing but ids and tokens to open.
 ARCHIVE_ALIKE = f"""{_DONE}
 SELECT id, :status, :output, NULL, cost_cents, remote_id, :now, {", ".join(_KEPT)} FROM jobs WHERE {_HELD_ROWS}"""
+_THESE = "id IN (SELECT value FROM json_each(:ids))"
 AUDIT_ALIKE = f"""{_TRAIL}
-SELECT :now, tenant, :actor, :level, :action, 'job', CAST(id AS TEXT), '{{}}' FROM jobs WHERE {_HELD_ROWS}"""
+SELECT :now, tenant, :actor, :level, :action, 'job', CAST(id AS TEXT), '{{}}' FROM jobs WHERE {_THESE}"""
 ARCHIVE = f"""{_DONE}
 SELECT j.id, json_extract(r.value, '$[2]'), json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'),
        coalesce(json_extract(r.value, '$[5]'), j.cost_cents), coalesce(json_extract(r.value, '$[6]'), j.remote_id), :now,
@@ -59,7 +60,7 @@ SELECT :now, j.tenant, :actor, json_extract(r.value, '$[3]'), json_extract(r.val
        coalesce(json_extract(r.value, '$[4]'), '{{}}')
   {_EACH}"""
 HELD = f"SELECT json_group_array(id) FROM jobs WHERE {_HELD_ROWS}"
-REMOVE = f"DELETE FROM jobs WHERE {_HELD_ROWS}"
+REMOVE = f"DELETE FROM jobs WHERE {_THESE}"
 
 INSERT_ONE = """
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, due_at, input, max_attempts, concurrency_key, parent_id, meta, created_at, fair)
@@ -163,6 +164,10 @@ def finish(
             for s in batch
         ]
         archived = _run(connection, ARCHIVE, {"rows": dumps(rows).decode(), "now": to_micros(now)}).rowcount
+    held = [s.id for s in batch]
+    if archived != len(batch):  # some are held under another token by now: from here on only the others are meant
+        held = _list(connection, HELD, parameters)
+        parameters["ids"] = dumps(held).decode()
     if all(s.action == first.action and s.level == first.level and s.meta is None for s in batch):
         if first.action is not None:
             _run(connection, AUDIT_ALIKE, parameters)
@@ -171,7 +176,6 @@ def finish(
             (s.id, s.token, s.action, s.level, s.meta and dumps(s.meta).decode()) for s in batch if s.action is not None
         ]
         _run(connection, AUDIT, {"rows": dumps(told).decode(), "now": to_micros(now), "actor": actor})
-    held = [s.id for s in batch] if archived == len(batch) else _list(connection, HELD, parameters)
     _run(connection, REMOVE, parameters)
     return held
 

@@ -33,6 +33,10 @@ class Worker(Settling):
         self._heart = Loop("heartbeat", self._heart_step, self.emitter, self.db.reserve)
         self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
         self._wakes: list[Callable[[], None]] = []
+        #: Signals that came before the loop heard them itself.
+        self._early: list[int] = []
+        #: What they meant before that.
+        self._before: dict[signal.Signals, Any] = {}
         self.loops: tuple[Loop, ...] = (self._claimer, self._settler, self._heart, self._keeper)
 
     def accompany(self, name: str, step: Callable[[], None], wake: Callable[[], None]) -> None:
@@ -48,7 +52,10 @@ class Worker(Settling):
         ``until_idle``: end by itself once nothing is left to run; a number also waits for jobs due within so many seconds.
         """
         in_main = threading.current_thread() is threading.main_thread()
-        with _patient_collector():
+        with contextlib.ExitStack() as stack:
+            if in_main:
+                self._early, self._before = stack.enter_context(_remembered())
+            stack.enter_context(_patient_collector())
             return _run_to_its_end(self.arun(until_idle=until_idle, signals=in_main))
 
     async def arun(self, *, until_idle: bool | float = False, signals: bool = False) -> Tally:
@@ -59,6 +66,8 @@ class Worker(Settling):
         if until_idle is not False:
             self._until_idle = 0.0 if until_idle is True else float(until_idle)
         restore = self._catch_signals(loop) if signals else None
+        if self._early:  # somebody asked while this was being got ready
+            self.stop()
         listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)))
         self.state = "running"
         self.emitter.emit(
@@ -128,7 +137,7 @@ class Worker(Settling):
             )
             self.stop()
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = self._before or {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in before:
             loop.add_signal_handler(number, caught, number)
 
@@ -220,6 +229,22 @@ class Worker(Settling):
             cancelled = [run for ident, _, run in part if answer.get(ident)]
             self.interrupt_soon(lost, "lost")
             self.interrupt_soon(cancelled, "cancel")
+
+
+@contextlib.contextmanager
+def _remembered() -> Iterator[tuple[list[int], dict[signal.Signals, Any]]]:
+    """Remember signals until the loop hears them itself. One that raised KeyboardInterrupt while the collector runs would be lost: what is
+    raised in its callbacks goes nowhere."""
+    asked: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, lambda received, _: asked.append(received))
+    try:
+        yield asked, before
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not Python's to set
+                signal.signal(number, handler)
 
 
 def _run_to_its_end(work: Coroutine[Any, Any, Tally]) -> Tally:

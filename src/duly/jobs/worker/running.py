@@ -15,20 +15,18 @@ from typing import Any
 
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
-from duly.jobs.run import CURRENT, INTERRUPTED, Run, call, failed, prepare, refused, succeeded
+from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, call, failed, prepare, refused, succeeded
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
-from duly.kernel.errors import DulyError, InvalidArgument
+from duly.kernel.errors import InvalidArgument
 from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Seconds for which handlers that never wait may follow one another in one turn of the loop.
 SLICE = 0.005
+#: Stands for the outcome of a run whose handler has settled it.
+_WRITTEN = Outcome(OutcomeKind.SNOOZED)
 #: A process for handlers that has not begun after so many seconds, imports included, is taken for hung.
 STARTS_WITHIN = 60.0
-
-
-class LeaseLost(DulyError):
-    """The job belongs to somebody else by now; its effects in our database are rolled back."""
 
 
 class Running(Accounts):
@@ -149,6 +147,10 @@ class Running(Accounts):
             outcome = succeeded(run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload)
         except InvalidArgument as error:
             outcome = self._unreadable(run, error)
+        except Settled as done:
+            outcome, run.settlement = _WRITTEN, done.settlement
+        except LeaseLost:
+            outcome = Outcome(OutcomeKind.LOST)
         except BaseException as error:  # SystemExit too: a handler that calls sys.exit() fails, the worker goes on
             outcome = failed(run, error, self.clock.now())
         finally:
@@ -156,7 +158,7 @@ class Running(Accounts):
                 CURRENT.reset(mark)
             except ValueError:
                 pass  # thrown away with its event loop, by the collector, in some other context
-        self._end(run, outcome)
+        self._end(run, outcome, outcome is _WRITTEN)
 
     def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
         """InvalidArgument before the handler ran is about the stored input; from inside the handler it is an ordinary failure."""
@@ -306,8 +308,8 @@ class Running(Accounts):
             self.tally.lost += 1
             self.emitter.emit("lease_lost", "warning", worker=self.name, job=run.claimed.id, task=run.claimed.task)
             return
-        decided = self._decide(run, outcome)
-        run.settlement = decided
+        if run.settlement is None:
+            run.settlement = self._decide(run, outcome)
         if written:
             self._account([run], {run.claimed.id})
             return

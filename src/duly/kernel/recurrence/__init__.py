@@ -6,7 +6,9 @@
 ``Daily``      at local times of every day
 ``Weekly``     at local times of some days of the week
 ``Monthly``    at local times of some days of the month: by number, the last, the second Tuesday
+``Yearly``     at local times of some days of the year
 ``OnDates``    at local times of given dates
+``Moments``    at single local dates and times
 ``Once``       at one instant
 ``RRule``      a calendar rule of RFC 5545
 =============  ====================================================================================================
@@ -16,7 +18,7 @@ write; ``dates``, ``cron_text`` and ``rrule_text`` know calendars and grammars; 
 and ``words`` tell people. Nothing here imports more than ``kernel`` and, to take expressions apart, ``cronsim``.
 """
 
-from duly.kernel.recurrence.civil import Daily, Monthly, OnDates, Weekly
+from duly.kernel.recurrence.civil import Daily, Moments, Monthly, OnDates, Weekly, Yearly
 from duly.kernel.recurrence.cron import Cron
 from duly.kernel.recurrence.elapsed import Every, Once
 from duly.kernel.recurrence.forms import schedule_from_json, schedule_from_text
@@ -29,6 +31,7 @@ __all__ = [
     "Cron",
     "Daily",
     "Every",
+    "Moments",
     "Monthly",
     "OnDates",
     "Once",
@@ -37,6 +40,7 @@ __all__ = [
     "Schedule",
     "SpecialDay",
     "Weekly",
+    "Yearly",
     "schedule_from_json",
     "schedule_from_text",
     "special_days",

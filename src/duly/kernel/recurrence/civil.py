@@ -1,6 +1,6 @@
-"""Schedules that people say in words: daily, weekly, monthly, on given dates.
+"""Schedules that people say in words: daily, weekly, monthly, yearly, on given dates, at given moments.
 
-Each is a rule for dates (``dates``) and a list of times of day; ``CivilSchedule`` turns what they name into instants.
+Most are a rule for dates (``dates``) and a list of times of day; ``CivilSchedule`` turns what they name into instants.
 """
 
 from __future__ import annotations
@@ -12,21 +12,36 @@ from datetime import date, datetime, time
 from typing import Any, Protocol, TypeAlias
 
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.recurrence.dates import DAY, EVERY_DAY, FIRST_DATE, LAST_DATE, DateRule, Listed, MonthDays, Weekdays
+from duly.kernel.recurrence.dates import (
+    DAY,
+    EVERY_DAY,
+    FIRST_DATE,
+    LAST_DATE,
+    DateRule,
+    Listed,
+    MonthDays,
+    Weekdays,
+    YearDays,
+)
 from duly.kernel.recurrence.reading import (
     WEEKDAY_NAMES,
     WEEKDAYS,
     Day,
+    LocalTime,
     TimeOfDay,
     quoted,
     read_dates,
+    read_moments,
     read_times,
     read_weekdays,
+    read_year_days,
+    write_local,
     write_time,
     write_weekdays,
+    write_year_day,
 )
 from duly.kernel.recurrence.schedule import CivilSchedule
-from duly.kernel.recurrence.words import day_words, listed, ordinal
+from duly.kernel.recurrence.words import day_words, listed, month_day_words, ordinal
 
 
 class TimeRule(Protocol):
@@ -81,7 +96,7 @@ class DatesAndTimes(CivilSchedule):
     _dates: DateRule = field(init=False, repr=False, compare=False)
     _times: TimeRule = field(init=False, repr=False, compare=False)
 
-    def _first_from(self, local: datetime) -> datetime | None:
+    def _match_from(self, local: datetime) -> datetime | None:
         day = local.date()
         found = self._dates.on_or_after(day)
         if found == day:
@@ -91,7 +106,7 @@ class DatesAndTimes(CivilSchedule):
             found = self._dates.on_or_after(day + DAY) if day < LAST_DATE else None
         return None if found is None else datetime.combine(found, self._times.first)
 
-    def _last_before(self, local: datetime) -> datetime | None:
+    def _match_before(self, local: datetime) -> datetime | None:
         day = local.date()
         found = self._dates.on_or_before(day)
         if found == day:
@@ -235,9 +250,75 @@ class OnDates(_AtTimes):
 
     def _words(self) -> str:
         days = [day_words(date.fromisoformat(day)) for day in self._listed()]
-        if len(days) > 5:
-            days = [*days[:3], f"{len(days) - 3} more days"]
-        return f"at {listed(self._at)} on {listed(days)}"
+        return f"at {listed(self._at)} on {listed(_shortened(days, 'days'))}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Yearly(_AtTimes):
+    """On days of the year: ``Yearly(["12-24", "12-31"], "14:00", tz="Europe/Paris")``.
+
+    29 February (``"02-29"``) is passed over in years that have none (T001-x).
+    """
+
+    #: Days as month and day, from one to all 366; kept as a tuple of texts, in order.
+    dates: str | Sequence[str]
+    at: At
+
+    def __post_init__(self) -> None:
+        pairs = read_year_days(self.dates, "dates")
+        self._begin(YearDays(pairs), self.at)
+        object.__setattr__(self, "dates", tuple(write_year_day(*pair) for pair in pairs))
+        self._must_happen("dates")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "yearly", "dates": list(self.dates), "at": list(self._at)} | self._options()
+
+    def _words(self) -> str:
+        pairs = read_year_days(self.dates, "dates")
+        if pairs == ((2, 29),):
+            return f"at {listed(self._at)} on 29 February of leap years"
+        days = _shortened([month_day_words(*pair) for pair in pairs], "days")
+        leap = ", 29 February in leap years" if (2, 29) in pairs else ""
+        return f"at {listed(self._at)} on {listed(days)} of every year{leap}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Moments(CivilSchedule):
+    """At single local dates and times: ``Moments(["2026-12-24T18:00", "2027-01-06T09:30"], tz="Europe/Paris")``.
+
+    Each is a fixed local time, with ``gap`` and ``fold`` as everywhere. For an instant that no zone moves, say Once.
+    """
+
+    #: One date and time or up to 10 000; kept as a tuple of texts, in order and without repetitions.
+    moments: LocalTime | Sequence[LocalTime]
+    _locals: tuple[datetime, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        CivilSchedule.__post_init__(self)
+        found = read_moments(self.moments, "moments")
+        object.__setattr__(self, "_locals", found)
+        object.__setattr__(self, "moments", tuple(write_local(local) for local in found))
+        self._must_happen("moments")
+
+    def _match_from(self, local: datetime) -> datetime | None:
+        position = bisect_left(self._locals, local)
+        return self._locals[position] if position < len(self._locals) else None
+
+    def _match_before(self, local: datetime) -> datetime | None:
+        position = bisect_left(self._locals, local)
+        return self._locals[position - 1] if position else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "moments", "moments": [write_local(local) for local in self._locals]} | self._options()
+
+    def _words(self) -> str:
+        said = [f"at {write_time(local.time())} on {day_words(local.date())}" for local in self._locals]
+        return listed(_shortened(said, "times"))
+
+
+def _shortened(words: list[str], noun: str) -> list[str]:
+    """Five things in full; of more, three and how many there are besides."""
+    return words if len(words) <= 5 else [*words[:3], f"{len(words) - 3} more {noun}"]
 
 
 def _read_month_day(value: object, name: str) -> int | str | tuple[int, tuple[int, ...]]:

@@ -15,7 +15,7 @@ import re
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time
 from typing import Any
 
@@ -135,7 +135,11 @@ class Cron(DatesAndTimes):
         object.__setattr__(self, "_dates", _date_rule(parsed))
         object.__setattr__(self, "_times", _Grid(parsed.hours, parsed.minutes))
         object.__setattr__(self, "_fields", parsed)
-        self._must_happen("expression")
+        if unnamed and self.is_bounded:
+            # Only the name will say whether there is something between the dates.
+            replace(self, start_date=None, end_date=None)
+        else:
+            self._must_happen("expression")
         if unnamed:
             object.__setattr__(self, "_fields", None)
 
@@ -143,13 +147,13 @@ class Cron(DatesAndTimes):
     def follows_elapsed_time(self) -> bool:
         return self._meaning().elapsed
 
-    def _first_from(self, local: datetime) -> datetime | None:
+    def _match_from(self, local: datetime) -> datetime | None:
         self._meaning()
-        return DatesAndTimes._first_from(self, local)
+        return DatesAndTimes._match_from(self, local)
 
-    def _last_before(self, local: datetime) -> datetime | None:
+    def _match_before(self, local: datetime) -> datetime | None:
         self._meaning()
-        return DatesAndTimes._last_before(self, local)
+        return DatesAndTimes._match_before(self, local)
 
     def _meaning(self) -> CronFields:
         if self._fields is None:

@@ -103,6 +103,22 @@ class OfMonth:
 
 
 @dataclass(frozen=True, slots=True)
+class YearDays(OfMonth):
+    """Days of every year. 29 February is passed over in years that have none."""
+
+    #: ``(month, day)``, in order.
+    pairs: tuple[tuple[int, int], ...]
+
+    def matching_months(self) -> tuple[int, ...]:
+        return tuple(sorted({month for month, _ in self.pairs}))
+
+    def days(self, year: int, month: int) -> Sequence[int]:
+        first = bisect_left(self.pairs, (month, 0))
+        last = bisect_right(self.pairs, (month, monthrange(year, month)[1]))
+        return [day for _, day in self.pairs[first:last]]
+
+
+@dataclass(frozen=True, slots=True)
 class MonthDays(OfMonth):
     """Days of every month: by number, counted by day of the week, or the last."""
 

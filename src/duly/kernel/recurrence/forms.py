@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.recurrence.civil import Daily, Monthly, OnDates, Weekly
+from duly.kernel.recurrence.civil import Daily, Moments, Monthly, OnDates, Weekly, Yearly
 from duly.kernel.recurrence.cron import Cron
 from duly.kernel.recurrence.elapsed import Every, Once
 from duly.kernel.recurrence.reading import quoted
@@ -18,7 +18,7 @@ from duly.kernel.recurrence.rrule import RRule
 from duly.kernel.recurrence.schedule import Schedule
 
 _SPREAD = ("jitter", "name")
-_CIVIL = ("gap", "fold", *_SPREAD)
+_CIVIL = ("gap", "fold", "start_date", "end_date", *_SPREAD)
 
 #: For each kind: its class, the fields that it must have, and those that it may have.
 KINDS: dict[str, tuple[type[Schedule], tuple[str, ...], tuple[str, ...]]] = {
@@ -27,7 +27,9 @@ KINDS: dict[str, tuple[type[Schedule], tuple[str, ...], tuple[str, ...]]] = {
     "daily": (Daily, ("at", "tz"), _CIVIL),
     "weekly": (Weekly, ("days", "at", "tz"), _CIVIL),
     "monthly": (Monthly, ("day", "at", "tz"), _CIVIL),
+    "yearly": (Yearly, ("dates", "at", "tz"), _CIVIL),
     "on_dates": (OnDates, ("dates", "at", "tz"), _CIVIL),
+    "moments": (Moments, ("moments", "tz"), _CIVIL),
     "once": (Once, ("instant",), ()),
     "rrule": (RRule, ("rule", "start", "tz"), _CIVIL),
 }

@@ -19,15 +19,19 @@ TimeOfDay: TypeAlias = str | time
 #: A local date as it may be written: ``"2026-12-24"``, or a ``datetime.date``.
 Day: TypeAlias = str | date
 
+#: A local date and time as it may be written: ``"2026-12-24T18:00"``, or a naive ``datetime`` in whole seconds.
+LocalTime: TypeAlias = str | datetime
+
 #: The days of the week as everything here counts them: 0 is Monday.
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEKDAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-MOST_TIMES, MOST_DATES = 1_440, 10_000
+MOST_TIMES, MOST_DATES, MOST_MOMENTS = 1_440, 10_000, 10_000
 #: A text is quoted in an error up to this length.
 _SHOWN = 60
 
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_MOMENT = re.compile(rf"([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})[T ]({_CLOCK.pattern})")
 _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]{1,9})(sec|s|min|m|h|d|w)\s*")
 
@@ -129,6 +133,47 @@ def read_date(value: object, field: str) -> date:
 def read_dates(value: object, field: str) -> tuple[date, ...]:
     """One date or several, in order and without repetitions."""
     return _several(value, field, read_date, str | date, MOST_DATES, "date")
+
+
+def read_year_days(value: object, field: str) -> tuple[tuple[int, int], ...]:
+    """One day of the year or several, as ``(month, day)``, in order and without repetitions: ``"12-24"``, also ``"02-29"``."""
+    return _several(value, field, _read_year_day, str, 366, "day of the year")
+
+
+def _read_year_day(value: object, field: str) -> tuple[int, int]:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{2}-[0-9]{2}", value):
+        raise InvalidArgument(field, f"is {quoted(value)}.", "Write a day of the year as MM-DD, such as 12-24.")
+    try:
+        day = date.fromisoformat(f"2000-{value}")  # a leap year: 29 February is a day, if not of every year
+    except ValueError:
+        raise InvalidArgument(field, f"is {quoted(value)}, which no calendar has.", "Check month and day.") from None
+    return day.month, day.day
+
+
+def write_year_day(month: int, day: int) -> str:
+    """``12-24``."""
+    return f"{month:02}-{day:02}"
+
+
+def read_moments(value: object, field: str) -> tuple[datetime, ...]:
+    """One local date and time or several, naive, in order and without repetitions."""
+    return _several(value, field, _read_moment, str | datetime, MOST_MOMENTS, "local date and time")
+
+
+def _read_moment(value: object, field: str) -> datetime:
+    """A date and a time, both: a date alone would be midnight, which few mean."""
+    if isinstance(value, datetime):
+        return read_local(value, field)
+    found = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        remedy = "Write a local date and time as 2026-12-24T18:00, without an offset; tz= says which clock."
+        raise InvalidArgument(field, f"is {quoted(value)}.", remedy)
+    return datetime.combine(read_date(found[1], field), read_time(found[2], field))
+
+
+def write_local(local: datetime) -> str:
+    """``2026-12-24T18:00``, with seconds where there are some."""
+    return local.isoformat(timespec="seconds" if local.second else "minutes")
 
 
 def read_date_ranges(value: object, field: str) -> tuple[tuple[date, date], ...]:

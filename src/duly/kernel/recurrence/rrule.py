@@ -19,7 +19,7 @@ from typing import Any
 
 from duly.kernel.localtime import TICK, zone
 from duly.kernel.recurrence.dates import LAST_DATE
-from duly.kernel.recurrence.reading import WEEKDAY_NAMES, read_local, write_time
+from duly.kernel.recurrence.reading import WEEKDAY_NAMES, read_local, write_local, write_time
 from duly.kernel.recurrence.rrule_text import RuleParts, parse_rule
 from duly.kernel.recurrence.schedule import CivilSchedule
 from duly.kernel.recurrence.words import MONTH_NAMES, day_words, listed, ordinal
@@ -230,7 +230,8 @@ class RRule(CivilSchedule):
     """An RRULE of RFC 5545 in the local time of a zone, from a local start on.
 
     ``start`` is where intervals, COUNT and what the rule leaves out are taken from; it is planned only if it matches. UNTIL may
-    be a date (to its end), a local time or an instant in UTC. COUNT counts local times, those of a gap included.
+    be a date (to its end), a local time or an instant in UTC. COUNT counts local times from ``start`` on, those of a gap and those
+    before ``start_date`` included.
     """
 
     #: One rule by the day, week, month or year, with or without ``RRULE:`` before it. Kept in capitals.
@@ -251,21 +252,18 @@ class RRule(CivilSchedule):
             object.__setattr__(self, name, value)
         self._must_happen("rule")
 
-    def _first_from(self, local: datetime) -> datetime | None:
+    def _match_from(self, local: datetime) -> datetime | None:
         return self._rule.first_from(local)
 
-    def _last_before(self, local: datetime) -> datetime | None:
+    def _match_before(self, local: datetime) -> datetime | None:
         return self._rule.last_before(local)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "rrule", "rule": self.rule, "start": _local_text(self._start)} | self._options()
+        return {"kind": "rrule", "rule": self.rule, "start": write_local(self._start)} | self._options()
 
     def _words(self) -> str:
-        return f"{_rule_words(parse_rule(self.rule), self._start)}, from {day_words(self._start.date())}"
-
-
-def _local_text(local: datetime) -> str:
-    return local.isoformat(timespec="seconds" if local.second else "minutes")
+        counted = "counted from" if self.is_bounded else "from"
+        return f"{_rule_words(parse_rule(self.rule), self._start)}, {counted} {day_words(self._start.date())}"
 
 
 _UNITS = {"DAILY": "day", "WEEKLY": "week", "MONTHLY": "month", "YEARLY": "year"}

@@ -5,22 +5,23 @@ pure (``next_after``, ``previous_before``, ``occurrences``); nobody reads a cloc
 
 How a civil schedule finds its instants
 ---------------------------------------
-It has a pattern of *local* times (``_first_from``, ``_last_before``: calendar arithmetic without zones), and a rule that
-turns a local time into an instant (``localtime``: after a gap or not at all, first or last pass of a fold). For one pass
-that rule never decreases: a later local time never runs earlier. So the next instant after ``u`` belongs to the first
-local time that the pass has not yet shown at ``u``. Usually that is whatever comes after the clock's present reading. In
-the second pass of a fold, though, the first has shown everything up to the fold's end already; and in the first pass, the
-last has shown nothing of the fold. Both passes together are the two sequences, merged.
+It has a pattern of *local* times (``_match_from``, ``_match_before``: calendar arithmetic without zones), of which it keeps
+those from ``start_date`` to ``end_date`` (``_first_from``, ``_last_before``), and a rule that turns a local time into an
+instant (``localtime``: after a gap or not at all, first or last pass of a fold). For one pass that rule never decreases: a
+later local time never runs earlier. So the next instant after ``u`` belongs to the first local time that the pass has not
+yet shown at ``u``. Usually that is whatever comes after the clock's present reading. In the second pass of a fold, though,
+the first has shown everything up to the fold's end already; and in the first pass, the last has shown nothing of the fold.
+Both passes together are the two sequences, merged. Dates bound the pattern, not the instants, so none of this knows of them.
 
-Source: HOUSE decision 9, ADR 0022, cases B001 to B011.
+Source: HOUSE decision 9, ADR 0022, T001-w, T001-x, cases B001 to B011.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, time, timedelta
 from hashlib import sha256
 from typing import Any, Self
 from zoneinfo import ZoneInfo
@@ -41,9 +42,10 @@ from duly.kernel.localtime import (
     zone,
 )
 from duly.kernel.payload import check_name
-from duly.kernel.recurrence.reading import quoted, read_duration
+from duly.kernel.recurrence.dates import DAY, FIRST_DATE, LAST_DATE
+from duly.kernel.recurrence.reading import Day, quoted, read_date, read_duration
 from duly.kernel.recurrence.special import special_days
-from duly.kernel.recurrence.words import zone_words
+from duly.kernel.recurrence.words import bounds_words, zone_words
 
 #: No instant outside of these is ever planned. Local years are bounded (``FIRST_YEAR`` to ``LAST_YEAR``); zones differ from UTC by up to a day.
 EARLIEST = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC) - timedelta(days=2)
@@ -138,9 +140,9 @@ class Schedule(ABC):
         return list(self._occurrences(at, LATEST, n))
 
 
-def _check_count(field: str, count: int | None) -> None:
+def _check_count(name: str, count: int | None) -> None:
     if count is not None and (not isinstance(count, int) or count < 0):
-        raise InvalidArgument(field, f"is {quoted(count)}.", "Give a whole number that is not negative.")
+        raise InvalidArgument(name, f"is {quoted(count)}.", "Give a whole number that is not negative.")
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -206,6 +208,13 @@ class CivilSchedule(Recurring):
     #: A local time that a clock put back shows twice: which pass runs. None is the rule: ``first``, and ``both`` for
     #: cron expressions that follow elapsed time.
     fold: Fold | None = None
+    #: The first and the last local date of the zone on which this is planned, both inclusive; None for no bound. Kept as texts.
+    #: What counts is the date that the pattern names, also where a clock that is put forward makes it run on the next.
+    start_date: Day | None = None
+    end_date: Day | None = None
+    #: The same as local times: the first that counts, and the first that does not any more.
+    _since: datetime = field(init=False, repr=False, compare=False)
+    _until: datetime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         Recurring.__post_init__(self)
@@ -214,6 +223,15 @@ class CivilSchedule(Recurring):
             read_gap(self.gap)
         if self.fold is not None:
             read_fold(self.fold)
+        first = FIRST_DATE if self.start_date is None else read_date(self.start_date, "start_date")
+        last = LAST_DATE if self.end_date is None else read_date(self.end_date, "end_date")
+        if last < first:
+            problem = f"is {last}, which is before start_date, {first}."
+            raise InvalidArgument("end_date", problem, "Both dates count; give the later one here.")
+        object.__setattr__(self, "start_date", None if self.start_date is None else first.isoformat())
+        object.__setattr__(self, "end_date", None if self.end_date is None else last.isoformat())
+        object.__setattr__(self, "_since", datetime.combine(first, time()))
+        object.__setattr__(self, "_until", datetime.combine(last + DAY, time()))
 
     @property
     def follows_elapsed_time(self) -> bool:
@@ -230,23 +248,46 @@ class CivilSchedule(Recurring):
         """Which pass of a repeated local time runs."""
         return self.fold or ("both" if self.follows_elapsed_time else "first")
 
+    @property
+    def is_bounded(self) -> bool:
+        """Is there a first or a last date?"""
+        return self.start_date is not None or self.end_date is not None
+
     @abstractmethod
-    def _first_from(self, local: datetime) -> datetime | None:
+    def _match_from(self, local: datetime) -> datetime | None:
         """The first local time of the pattern that is not before ``local`` (both naive), within the years known."""
 
     @abstractmethod
-    def _last_before(self, local: datetime) -> datetime | None:
+    def _match_before(self, local: datetime) -> datetime | None:
         """The last local time of the pattern before ``local`` (both naive), within the years known."""
 
+    def _first_from(self, local: datetime) -> datetime | None:
+        """The first local time that is not before ``local``, of the pattern and within the dates that bound it."""
+        found = self._match_from(max(local, self._since)) if local < self._until else None
+        return found if found is not None and found < self._until else None
+
+    def _last_before(self, local: datetime) -> datetime | None:
+        """The last local time before ``local``, of the pattern and within the dates that bound it."""
+        found = self._match_before(min(local, self._until)) if local > self._since else None
+        return found if found is not None and found >= self._since else None
+
     def describe(self, locale: str = "en", *, since: datetime | None = None, days: int = 366) -> str:
-        parts = [f"{Recurring.describe(self, locale)}, {zone_words(self.tz)}"]
+        bounds = bounds_words(self.start_date, self.end_date)
+        parts = [f"{Recurring.describe(self, locale)}{bounds}, {zone_words(self.tz)}"]
         if since is not None:
             parts += [special.text for special in special_days(self, since, days)]
         return "; ".join(parts)
 
     def _must_happen(self, field: str) -> None:
-        """Refuse a pattern without a single instant, such as 30 February."""
+        """Refuse a pattern without a single instant, such as 30 February; also one that its dates leave none of."""
         if self._next(EARLIEST) is None:
+            if self.is_bounded:
+                replace(self, start_date=None, end_date=None)  # refused itself, if it never happens at all
+                field = "start_date" if self.end_date is None else "end_date"
+                problem = (
+                    f"leaves nothing: this never happens between {self._since.date()} and {self._until.date() - DAY}."
+                )
+                raise InvalidArgument(field, problem, "Both dates count. Choose dates with something between them.")
             raise InvalidArgument(
                 field,
                 f"never happens between {FIRST_YEAR} and {LAST_YEAR}.",
@@ -259,6 +300,10 @@ class CivilSchedule(Recurring):
             said["gap"] = self.gap
         if self.fold is not None:
             said["fold"] = self.fold
+        if self.start_date is not None:
+            said["start_date"] = self.start_date
+        if self.end_date is not None:
+            said["end_date"] = self.end_date
         return said | Recurring._options(self)
 
     def _next(self, after: datetime) -> datetime | None:

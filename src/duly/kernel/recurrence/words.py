@@ -26,6 +26,21 @@ def day_words(day: date) -> str:
     return f"{day.day} {MONTH_NAMES[day.month - 1]} {day.year}"
 
 
+def month_day_words(month: int, day: int) -> str:
+    """``24 December``."""
+    return f"{day} {MONTH_NAMES[month - 1]}"
+
+
+def bounds_words(first: str | date | None, last: str | date | None) -> str:
+    """``, from 1 January 2027 until 31 March 2027``: the first and the last date (or their ISO texts); nothing for None."""
+    said = [
+        f"{word} {day_words(date.fromisoformat(str(day)))}"
+        for word, day in (("from", first), ("until", last))
+        if day is not None
+    ]
+    return f", {' '.join(said)}" if said else ""
+
+
 def zone_words(tz: str) -> str:
     """``Paris time`` for Europe/Paris; names that are no place stay as they are."""
     area, _, place = tz.rpartition("/")

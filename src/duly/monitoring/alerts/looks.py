@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, bindparam, case, func, or_, select, text, union_all
 
-from duly.calendars.tables import blackouts
+from duly.calendars.tables import blackouts, queue_scopes
 from duly.jobs.engine import Engine
 from duly.jobs.tables import GATE_KEY, attempts, jobs, jobs_done, queues, system_state, workers
 from duly.kernel.gate import read_gate
@@ -74,6 +74,12 @@ class Look:
         return {row.name: row for row in self.connection.execute(found.where(queues.c.paused_at.is_not(None)))}
 
     @cached_property
+    def held(self) -> frozenset[str]:
+        """Queues that are held until an instant."""
+        found = select(queues.c.name).where(queues.c.held_until > self.now)
+        return frozenset(self.connection.execute(found).scalars())
+
+    @cached_property
     def blacked_out(self) -> frozenset[str]:
         """Scopes of the blackouts that hold now."""
         c = blackouts.c
@@ -99,7 +105,7 @@ class Look:
         return {
             queue: at
             for queue, at in found.items()
-            if queue not in self.paused and f"queue:{queue}" not in self.blacked_out
+            if queue not in self.paused and queue not in self.held and self.blacked_out.isdisjoint(queue_scopes(queue))
         }
 
     def _ready(self) -> dict[str, datetime]:

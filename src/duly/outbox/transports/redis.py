@@ -32,7 +32,15 @@ class RedisStreamTransport:
         if isinstance(client, str):
             from redis import Redis
 
-            client = Redis.from_url(client, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
+            try:
+                client = Redis.from_url(client, socket_timeout=TIMEOUT, socket_connect_timeout=TIMEOUT)
+            except ValueError:
+                # what was written is not repeated: it may hold a password in a place where nobody can tell
+                raise InvalidArgument(
+                    "client",
+                    "is a URL that cannot be used.",
+                    "Write redis://:password@host:6379/0, with %2F for a / in the password.",
+                ) from None
         if not callable(getattr(client, "xadd", None)):
             raise InvalidArgument("client", f"is a {type(client).__name__}.", "Give a URL or a client of redis-py.")
         self._client, self._stream, self._maxlen, self._approximate = client, stream, maxlen, approximate

@@ -21,8 +21,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import UTC
 from typing import Any
 
 import httpcore2
@@ -34,6 +33,7 @@ from duly.clock import SystemClock
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry
 from duly.kernel.payload import check_number
+from duly.kernel.retry_after import LONGEST, retry_after
 from duly.outbox.message import Message
 from duly.outbox.transports.addresses import Guard, Resolve, resolve
 
@@ -115,7 +115,8 @@ class WebhookTransport:
             return
         told = f"the endpoint answered {status}"
         if status in TRANSIENT or status >= 500:
-            raise Retry(told, after=_seconds(after, self._clock.now()))
+            wait = retry_after(after, self._clock.now())
+            raise Retry(told, after=None if wait is None else min(wait, LONGEST))
         if 300 <= status < 400:
             told += ": redirects are not followed"
         raise PermanentError(told)
@@ -196,6 +197,11 @@ def wrong_url(url: object, allow_http: bool) -> str:
     return ""
 
 
+def signing_secrets(given: Secrets) -> list[bytes]:
+    """What ``signature`` takes, from secrets as they are configured. Raises InvalidArgument."""
+    return _all_secrets(given)[""]
+
+
 def _all_secrets(given: Secrets | Mapping[str, Secrets] | None) -> dict[str, list[bytes]]:
     """Secrets by name; under the empty one those of every other."""
     if given is None:
@@ -223,19 +229,3 @@ def _secret(given: Secret) -> bytes:
 
 def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> str | None:
     return next((value.decode("latin-1") for key, value in headers if key.lower() == name), None)
-
-
-def _seconds(after: str | None, now: datetime) -> float | None:
-    """``Retry-After`` in seconds: a number of them, or a date. None when it is neither."""
-    if after is None:
-        return None
-    text = after.strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        instant = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
-    return max(0.0, (instant - now).total_seconds())

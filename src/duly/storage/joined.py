@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Engine, NestedTransaction, Pool, event
+from sqlalchemy import Connection, Engine, NestedTransaction, Pool, Transaction, event
 from sqlalchemy.engine import ExceptionContext
 
 #: How a transaction ended for somebody who waits. Stopped: it was committed, and the process is asked to end.
@@ -52,6 +52,24 @@ def is_aborted(connection: Connection) -> bool:
         return False
     driver = connection.connection.driver_connection
     return getattr(getattr(driver, "info", None), "transaction_status", None) == _FAILED
+
+
+def innermost(connection: Connection) -> Transaction | None:
+    """The savepoint, or the transaction, that a statement on the connection would be part of."""
+    return connection.get_nested_transaction() or connection.get_transaction()
+
+
+def is_autocommit(connection: Connection) -> bool:
+    """Is every statement on it durable at once, so that no rollback takes it away?"""
+    if connection.closed or connection.invalidated or not connection.in_transaction() or is_begun(connection):
+        return False
+    if connection.dialect.name == "sqlite":
+        driver = connection.connection.driver_connection
+        return getattr(driver, "autocommit", -1) is True or getattr(driver, "isolation_level", "") is None
+    try:
+        return connection.dialect.detect_autocommit_setting(connection.connection.dbapi_connection)  # type: ignore[arg-type]
+    except NotImplementedError:
+        return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
 
 def is_begun(connection: Connection) -> bool:

@@ -179,7 +179,7 @@ def _decide(app: Duly) -> None:
 
 
 def _queues(app: Duly) -> set[str]:
-    return {task.queue for task in app.engine.tasks.values()}
+    return app._queues()
 
 
 class _Hand(Worker):

@@ -1,0 +1,228 @@
+"""An automation: what an AI is to do, when, with which tools, and within which bounds. Pure.
+
+Source: R001, T001-x (a schedule that cannot be read stops no other), ADR 0028.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from duly.automations.plan import Limits
+from duly.automations.providers.base import Message, Role
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import check_name
+from duly.kernel.recurrence import Schedule, schedule_from_json
+from duly.kernel.recurrence.reading import quoted, read_duration
+
+#: Sessions whose ids an automation keeps (R001-22).
+HISTORY = 50
+MOST_MESSAGES, MOST_TEXT, MOST_NAMES = 200, 200_000, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """An automation as somebody wants it."""
+
+    name: str
+    #: What each execution begins with (the seed).
+    messages: tuple[Message, ...]
+    #: None: only people and events run it.
+    schedule: Schedule | None = None
+    #: Names of events that run it: Duly's own, and those that ``fire`` says.
+    triggers: tuple[str, ...] = ()
+    #: Names of tools that it may call.
+    tools: tuple[str, ...] = ()
+    slot: str = "default"
+    #: None: the setting ai_provider.
+    provider: str | None = None
+    model: str | None = None
+    #: Of several missed occurrences only the latest runs (T001-k).
+    dismiss_older_instances: bool = False
+    #: How far back missed occurrences still run; None for no bound.
+    catch_up_window: timedelta | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        if self.name.isascii() and self.name.isdigit():
+            raise InvalidArgument("name", f"is {self.name!r}, a number, and numbers are sessions.", "Add a letter.")
+        check_name(self.slot, "slot")
+        if not self.messages:
+            raise InvalidArgument(
+                "messages", "are missing.", "Say what is to be done: `prompt`, or a list of messages."
+            )
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", self.schedule.named(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Automation:
+    """An automation as it stands in the database. Instants are aware, in UTC."""
+
+    id: int
+    tenant: str
+    definition: Definition
+    is_enabled: bool
+    version: int
+    #: Occurrences up to this instant are not wanted (T001-i).
+    reference_at: datetime
+    seed_session_id: int
+    created_at: datetime
+    updated_at: datetime
+    #: Why its schedule could not be read.
+    error: str | None = None
+    last_execution_id: int | None = None
+    #: Ids of its last sessions, the newest first.
+    execution_history: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+
+#: What a definition is made of, as JSON.
+FIELDS = (
+    "name", "prompt", "messages", "schedule", "triggers", "tools", "slot", "provider", "model", "dismiss_older_instances", "catch_up_window",
+    "limits",
+)  # fmt: skip
+
+
+def read_definition(value: Mapping[str, Any], base: Definition | None = None) -> Definition:
+    """A definition of a JSON object; with ``base``, that one with the given fields changed. Raises InvalidArgument that names the field."""
+    for name in value:
+        if name not in FIELDS:
+            raise InvalidArgument(quoted(name), "is no field of an automation.", f"Known are {', '.join(FIELDS)}.")
+    given: dict[str, Any] = {}
+    for name in ("name", "slot", "provider", "model"):
+        if name in value:
+            given[name] = _text(value[name], name, optional=name in ("provider", "model"))
+    if "prompt" in value and "messages" in value:
+        raise InvalidArgument("prompt", "is given along with messages.", "Give one of the two.")
+    if "prompt" in value:
+        given["messages"] = (Message(Role.USER, _text(value["prompt"], "prompt") or ""),)
+    if "messages" in value:
+        given["messages"] = read_messages(value["messages"])
+    if "schedule" in value:
+        given["schedule"] = None if value["schedule"] is None else schedule_from_json(value["schedule"])
+    for name in ("triggers", "tools"):
+        if name in value:
+            given[name] = _names(value[name], name)
+    if "dismiss_older_instances" in value:
+        if not isinstance(value["dismiss_older_instances"], bool):
+            raise InvalidArgument(
+                "dismiss_older_instances", f"is {quoted(value['dismiss_older_instances'])}.", "Give true or false."
+            )
+        given["dismiss_older_instances"] = value["dismiss_older_instances"]
+    if "catch_up_window" in value:
+        given["catch_up_window"] = read_window(value["catch_up_window"])
+    if "limits" in value:
+        given["limits"] = read_limits(value["limits"], Limits() if base is None else base.limits)
+    if base is not None:
+        return replace(base, **given)
+    for name in ("name", "messages"):
+        if name not in given:
+            raise InvalidArgument(name if name == "name" else "prompt", "is missing.", "An automation has a name and a prompt (or messages).")  # fmt: skip
+    return Definition(**given)
+
+
+def read_messages(value: object) -> tuple[Message, ...]:
+    """Messages of a seed: ``[{"role": "user", "text": "…"}]``, of people, the system and the assistant."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or not 1 <= len(value) <= MOST_MESSAGES:
+        raise InvalidArgument("messages", f"is {quoted(value)}.", f"Give a list of 1 to {MOST_MESSAGES} messages.")
+    found = []
+    for place, one in enumerate(value):
+        path = f"messages[{place}]"
+        if not isinstance(one, Mapping) or set(one) != {"role", "text"}:
+            raise InvalidArgument(path, f"is {quoted(one)}.", "Give an object with role and text.")
+        if one["role"] not in ("system", "user", "assistant"):
+            raise InvalidArgument(f"{path}.role", f"is {quoted(one['role'])}.", "Use system, user or assistant.")
+        found.append(Message(Role(one["role"]), _text(one["text"], f"{path}.text") or ""))
+    said = [message.role for message in found if message.role is not Role.SYSTEM]
+    if not said or said[-1] is not Role.USER:
+        raise InvalidArgument(
+            "messages",
+            "do not end with one of the user, so there is nothing to answer.",
+            "Let the last be of the user.",
+        )
+    return tuple(found)
+
+
+def read_window(value: object) -> timedelta | None:
+    """How far back missed occurrences still run: seconds, or a span such as ``2h``; null for no bound."""
+    if value is None:
+        return None
+    window = read_duration(value, "catch_up_window")
+    if not timedelta(0) < window <= timedelta(days=3_660):
+        raise InvalidArgument("catch_up_window", f"is {quoted(value)}.", "Give a span of up to ten years, such as 2h.")
+    return window
+
+
+def read_limits(value: object, base: Limits = Limits()) -> Limits:
+    """Bounds of a JSON object; those that are not named stay as in ``base``; null takes one away."""
+    known = {field.name for field in fields(Limits)}
+    if not isinstance(value, Mapping):
+        raise InvalidArgument("limits", f"is {quoted(value)}.", f"Give an object with some of {', '.join(sorted(known))}.")  # fmt: skip
+    given: dict[str, Any] = {}
+    for name, most in value.items():
+        if name not in known:
+            raise InvalidArgument(f"limits.{quoted(name)}", "is no limit.", f"Known are {', '.join(sorted(known))}.")
+        whole = not name.startswith("max_cents")
+        counted = name in ("max_rounds", "max_calls")
+        if most is None and not counted:
+            given[name] = None
+            continue
+        right = isinstance(most, int | float) and not isinstance(most, bool) and math.isfinite(most) and most >= 0
+        if not right or (whole and not isinstance(most, int)) or most > 1e12 or (counted and most > 10_000):
+            raise InvalidArgument(f"limits.{name}", f"is {quoted(most)}.", "Give a number that is not negative"
+                                  + (", whole" if whole else "") + (" and at most 10000." if counted else "."))  # fmt: skip
+        given[name] = most
+    return replace(base, **given)
+
+
+def limits_json(limits: Limits) -> dict[str, Any]:
+    """Bounds as they are kept: those that are not at their defaults."""
+    usual = Limits()
+    return {
+        f.name: getattr(limits, f.name) for f in fields(Limits) if getattr(limits, f.name) != getattr(usual, f.name)
+    }
+
+
+def messages_json(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role.value, "text": message.text} for message in messages]
+
+
+def definition_json(definition: Definition) -> dict[str, Any]:
+    """The JSON that ``read_definition`` makes an equal one of."""
+    window = definition.catch_up_window
+    return {
+        "name": definition.name, "messages": messages_json(definition.messages), "schedule": schedule_json(definition.schedule),
+        "triggers": list(definition.triggers), "tools": list(definition.tools), "slot": definition.slot, "provider": definition.provider,
+        "model": definition.model, "dismiss_older_instances": definition.dismiss_older_instances,
+        "catch_up_window": None if window is None else window.total_seconds(), "limits": limits_json(definition.limits),
+    }  # fmt: skip
+
+
+def schedule_json(schedule: Schedule | None) -> dict[str, Any] | None:
+    return None if schedule is None else schedule.to_json()
+
+
+def _text(value: object, field: str, optional: bool = False) -> str | None:
+    if value is None and optional:
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > MOST_TEXT or "\x00" in value:
+        raise InvalidArgument(field, f"is {quoted(value)}.", f"Give a text of 1 to {MOST_TEXT} characters, without NUL.")  # fmt: skip
+    return value
+
+
+def _names(value: object, field: str) -> tuple[str, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > MOST_NAMES:
+        raise InvalidArgument(field, f"is {quoted(value)}.", "Give a list of names.")
+    for place, one in enumerate(value):
+        if not isinstance(one, str):
+            raise InvalidArgument(f"{field}[{place}]", f"is {quoted(one)}.", "Give a name.")
+        check_name(one, f"{field}[{place}]")
+    return tuple(dict.fromkeys(value))

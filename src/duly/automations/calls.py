@@ -1,0 +1,257 @@
+"""Making one call of a tool, so that it has its effect once whoever dies when.
+
+How far a call has come is written before the next thing is done, and a call and its result are closed in one transaction, in which the
+model's message of it is written too. What a tool raises is a result: the model reads it and goes on. Nothing of arguments or results is in
+events and audit rows. Calls of one answer are made one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection
+
+from duly.automations.controller import ACTOR
+from duly.automations.fence import Fence
+from duly.automations.host import Host
+from duly.automations.providers.base import Message, Role, ToolCall
+from duly.automations.records import Call
+from duly.automations.session import CallStatus, Session
+from duly.automations.store import SlotLost
+from duly.automations.tools import FunctionTool, TaskTool, Toolbox
+from duly.jobs.calling import called, own, with_session
+from duly.jobs.codec import Arguments, encode_output
+from duly.jobs.job import LIVE, Job
+from duly.jobs.job import Status as JobStatus
+from duly.jobs.run import LeaseLost, Settled, clean
+from duly.jobs.settle import Settlement
+from duly.jobs.store import FAR, RESUME
+from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument
+
+#: Audit action.
+TOOL_CALLED = "TOOL_CALLED"
+#: What the model is told of a call whose middle a crash came into.
+INTERRUPTED = "this call was interrupted: it may or may not have done its work"
+#: Seconds between two looks at a job that does not wake this one when it ends: it was made by the job that a crash took away.
+LOOK_EVERY = 2.0
+#: The longest message of an error that is told, in characters.
+LONGEST_ERROR = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a session may call: names, and how many calls in all (None for no bound)."""
+
+    names: Sequence[str] = ()
+    max_calls: int | None = None
+
+
+class CallMaker:
+    """Makes the calls of one session."""
+
+    def __init__(self, app: Host, fence: Fence, tools: Toolbox) -> None:
+        self.app, self.fence, self.tools = app, fence, tools
+        self.controller = fence.controller
+        self.db, self.engine, self.records = fence.db, self.controller.engine, self.controller.records
+
+    async def make(self, session: Session, call: Call, asked: ToolCall, allowed: Allowed, after: int) -> None:
+        """Bring a call on: to its end, or to where its job is waited for (Settled). ``asked``: the same as the model asked for it.
+        ``after``: what people have said behind this position moves behind the result.
+
+        Raises SlotLost, LeaseLost, Cancel, DatabaseUnavailable.
+        """
+        close = partial(self._close, session, call, after)
+        if call.status is CallStatus.WAITING:
+            await self._wait(session, call, after)
+            return
+        tool = self.tools.find(asked.name)
+        if call.status is CallStatus.CALLED and not (isinstance(tool, FunctionTool) and tool.repeat):
+            await close("lose", INTERRUPTED)
+            return
+        refused = "fail" if call.status is CallStatus.CALLED else "refuse"
+        problem = self._problem(call, asked, tool, allowed)
+        if problem is not None:
+            await close(refused, f"refused: {problem}")
+            return
+        try:
+            if isinstance(tool, FunctionTool):
+                text = tool.codec.encode(asked.arguments, self.engine.settings.max_payload)
+                await self._function(session, call, tool, tool.codec.decode(text), after)
+                return
+            assert isinstance(tool, TaskTool)
+            new = self.app.prepare(
+                tool.name, asked.arguments, tenant=session.tenant, parent=self.fence.job.claimed.id, key=call.key
+            )
+        except InvalidArgument as wrong:
+            await close(refused, f"refused: {clean(str(wrong))[:LONGEST_ERROR]}")
+            return
+
+        def act(connection: Connection, now: datetime) -> None:
+            made = self.engine.maker.make_in(connection, [new])[0]
+            self.records.move_call(connection, call, "enqueue", now, job_id=made.job.id)
+
+        await self.fence.write(act, calls=session.calls + 1)
+        self.db.bells.ring()
+
+    def _problem(
+        self, call: Call, asked: ToolCall, tool: FunctionTool | TaskTool | None, allowed: Allowed
+    ) -> str | None:
+        """Why a call is not made."""
+        if asked.name not in allowed.names:
+            return "this tool is not among those that you may call"
+        if tool is None:
+            return "this tool is not defined where this runs"
+        if allowed.max_calls is not None and call.number > allowed.max_calls:
+            return f"{allowed.max_calls} calls may be made in a run (limits.max_calls), and they have been"
+        return asked.problem or None
+
+    # ------------------------------------------------------------------ functions
+
+    async def _function(
+        self, session: Session, call: Call, tool: FunctionTool, arguments: Arguments, after: int
+    ) -> None:
+        fn = partial(tool.fn, *arguments.args, **arguments.kwargs)
+        limit = self.engine.settings.max_payload
+        if tool.session is not None:
+
+            def record(connection: Connection, answer: Any) -> None:
+                now = self.db.present(connection)
+                self.fence.hold(connection, last_activity_at=now, calls=session.calls + 1)
+                self._closed(connection, now, session, call, after, "do", result_text(answer, limit))
+
+            try:
+                await with_session(self.db, fn, *tool.session, tool.timeout, record)
+            except (DatabaseError, SlotLost, LeaseLost, Cancel, GeneratorExit):
+                raise
+            except BaseException as error:  # SystemExit too: the call fails, the worker goes on
+                if isinstance(error, asyncio.CancelledError) and self.fence.is_interrupted():
+                    raise
+                await self._close(session, call, after, "fail", failure(own(error), tool.timeout, undone=True))
+                return
+            self._tell(session, call, CallStatus.DONE)
+            return
+
+        def ahead(connection: Connection, now: datetime) -> Call:
+            return self.records.move_call(connection, call, "call", now)
+
+        made = session.calls + 1 if call.status is CallStatus.ASKED else session.calls
+        call = await self.fence.write(ahead, calls=made)
+        event = "do"
+        try:
+            async with asyncio.timeout(tool.timeout):
+                result = result_text(await called(fn, tool.fn, None), limit)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and self.fence.is_interrupted():
+                raise
+            event, result = "fail", failure(own(error), tool.timeout)
+        await self._close(session, call, after, event, result)
+
+    # ------------------------------------------------------------------ tasks
+
+    async def _wait(self, session: Session, call: Call, after: int) -> None:
+        """Take the answer of a call's job; while there is none, put this job down until that one ends. No worker is held meanwhile."""
+        assert call.job_id is not None
+        claimed, jobs = self.fence.job.claimed, self.engine.store
+
+        def act(connection: Connection, now: datetime) -> Settlement | CallStatus:
+            assert call.job_id is not None
+            job = self.engine.reader.get_many(connection, {call.job_id}).get(call.job_id)
+            if job is None or job.status not in LIVE:
+                jobs.wait_for(connection, claimed.id, ())  # it may have been due before
+                event, result = of_job(job, self.engine.settings.max_payload)
+                self.controller.store.touch(
+                    connection, self.fence.session_id, self.fence.activation, last_activity_at=now
+                )
+                return self._closed(connection, now, session, call, after, event, result)
+            jobs.wait_for(connection, claimed.id, [job.id])
+            # the end of a child wakes its parent; one that an earlier job of this session made has another
+            until = FAR if job.parent_id == claimed.id else now + timedelta(seconds=LOOK_EVERY)
+            settlement = Settlement(
+                claimed.id, claimed.token, "snooze", JobStatus.QUEUED, until=until, counted=False, afresh=True, on_child_failure=RESUME,
+                parent_id=claimed.parent_id, key_scope=claimed.key_scope,
+            )  # fmt: skip
+            if not jobs.settle(connection, [settlement], ACTOR):
+                raise LeaseLost(f"job {claimed.id} belongs to another worker by now")
+            return settlement
+
+        came = await self.fence.write(act, happened=False)
+        if isinstance(came, Settlement):
+            raise Settled(came)
+        self._tell(session, call, came)
+
+    # ------------------------------------------------------------------ its end
+
+    async def _close(self, session: Session, call: Call, after: int, event: str, result: str) -> None:
+        def act(connection: Connection, now: datetime) -> CallStatus:
+            return self._closed(connection, now, session, call, after, event, result)
+
+        self._tell(session, call, await self.fence.write(act))
+
+    def _closed(
+        self, connection: Connection, now: datetime, session: Session, call: Call, after: int, event: str, result: str
+    ) -> CallStatus:
+        """Write what came of a call, and tell the model, in the transaction of ``connection``, which is fenced."""
+        status = self.records.move_call(connection, call, event, now, result=result).status
+        said = Message(Role.TOOL, result, call_id=call.call_id)
+        self.records.reply(connection, session.id, said, now, call.round, after)
+        level = "info" if status is CallStatus.DONE else "warning"
+        shown = {"tool": self._shown(call.tool), "number": call.number, "status": status.value}
+        self.controller.store.audit(connection, session, ACTOR, TOOL_CALLED, level, **shown)
+        return status
+
+    def _tell(self, session: Session, call: Call, status: CallStatus) -> None:
+        self.engine.emitter.emit(
+            "session_call", "info", session=session.id, tool=self._shown(call.tool), status=status.value
+        )
+
+    def _shown(self, name: str) -> str:
+        """A tool's name for the trail; one that the model made up is something that it said."""
+        return name if self.tools.find(name) is not None else "(unknown)"
+
+
+def result_text(value: Any, limit: int) -> str:
+    """What a tool answered, as JSON text of at most about ``limit`` bytes. What cannot be told is told to be so: the work is done."""
+    if value is None:
+        return "null"
+    text, problem = encode_output(value, 1 << 62)
+    return f"done; {problem}" if text is None else bounded(text, limit)
+
+
+def bounded(text: str, limit: int) -> str:
+    """A text of at most ``limit`` bytes, and a remark where it was cut."""
+    encoded = text.encode()
+    if len(encoded) <= limit:
+        return text
+    return encoded[:limit].decode(errors="ignore") + f"\n(cut: this is the beginning of {len(encoded):,} bytes)"
+
+
+def failure(error: BaseException, timeout: float | None = None, undone: bool = False) -> str:
+    """What the model is told of an error of a tool: its type and message. ``undone``: what it wrote in our database was rolled back."""
+    try:
+        message = str(error)
+    except BaseException:
+        message = "(the error's text cannot be made)"
+    if isinstance(error, TimeoutError) and timeout is not None and not message:
+        rest = "" if undone else "; it may or may not have done its work"
+        return f"failed: it did not end within {timeout:g} s{rest}"
+    return f"failed: {type(error).__name__}: {clean(message)[:LONGEST_ERROR]}"
+
+
+def of_job(job: Job | None, limit: int) -> tuple[str, str]:
+    """(event, result) of a call whose job has ended; None where it was forgotten."""
+    if job is None:
+        return "fail", "failed: its job is not there any more, and nobody knows what came of it"
+    if job.status is JobStatus.SUCCEEDED:
+        return "do", result_text(job.output, limit)
+    if job.status is JobStatus.CANCELLED:
+        return "fail", "failed: its job was cancelled"
+    error = job.error or {}
+    words = f"{error.get('type', 'Error')}: {error.get('message', '')}"
+    return "fail", f"failed: {clean(words)[:LONGEST_ERROR]}"

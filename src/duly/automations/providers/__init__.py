@@ -1,0 +1,1 @@
+"""AI providers: OpenAI-compatible HTTP, Anthropic Messages, and a scripted one."""

@@ -1,0 +1,42 @@
+"""``duly web``: the API and the dashboard, without a worker."""
+
+from __future__ import annotations
+
+import click
+
+from duly.cli import show
+from duly.cli.command import Command, state
+
+
+@click.command(cls=Command)
+@click.argument("target", required=False, metavar="[MODULE:NAME]")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8787, show_default=True, metavar="PORT", help="0: any free port."
+)
+@click.option("--allow-remote", is_flag=True, help="Listen where other machines can reach it.")
+def web(target: str | None, host: str, port: int, allow_remote: bool) -> None:
+    """Serve the dashboard and the API, until Ctrl-C.
+
+    On an embedded database, on loopback, and as long as there is no account, everybody on this machine is let in. Anything else needs accounts
+    (`duly users create`, `duly tokens create`) or DULY_WEB_TOKEN, and is refused without.
+    """
+    from duly.web import serve
+
+    asked = state()
+    app = asked.duly(target)
+    app.open()
+    app.find_rooms()
+    token = app.settings.web_token
+    opened = serve.is_local(app, token, host)
+
+    def told(url: str) -> None:
+        if asked.json:
+            show.as_json({"url": url, "api": f"{url}/api/v1", "local": opened})
+            return
+        show.say(f"Dashboard at {url}, API at {url}/api/v1 (described at {url}/openapi.json).")
+        if opened:
+            show.say("There is no account: everybody on this machine may do everything. duly users create makes one.")
+        show.say("Ctrl-C stops it.")
+
+    serve.run(app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True)

@@ -1,0 +1,25 @@
+"""The header ``Retry-After``: what the other side of an HTTP exchange wants to be waited (RFC 9110, 10.2.3). Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+#: The longest wait that anybody is obeyed for, in seconds: a day.
+LONGEST = 86_400.0
+
+
+def retry_after(text: str | None, now: datetime) -> float | None:
+    """Seconds from ``now`` (aware): a number of them, or a date; a date in the past is 0. None when it is neither. Not bounded."""
+    if text is None:
+        return None
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        instant = parsedate_to_datetime(text)
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=UTC)
+        return max(0.0, (instant - now).total_seconds())
+    except (ValueError, OverflowError):  # no date, or one that no calendar has
+        return None

@@ -1,0 +1,335 @@
+"""The task EMAIL_SEND: from a job's input to what is known of each of its recipients.
+
+In order: read and check the fields, look at what earlier runs have left on record, leave out who is suppressed, hand the message to the
+provider, write down what was answered, and end the run. Retries are the job's own. No address leaves this file but to the provider.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from sqlalchemy import Connection
+
+from duly.jobs.run import CURRENT, Context
+from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.verdict import Kind, Verdict
+from duly.mail.address import without_addresses
+from duly.mail.host import Host
+from duly.mail.message import Letter, Message, message_id, message_key, read_letter
+from duly.mail.plan import Delivery, Ending, Hold, Start, State, bounded, conclude, longer, put_off, start, throttled
+from duly.mail.providers.base import Provider
+from duly.mail.store import MailStore, fingerprint
+from duly.mail.templates import Templates, filled_in
+from duly.mail.verdict import Answer, Receipt, Undelivered
+
+#: The audit action of a job whose recipients are all on the list of those who are not written to.
+SUPPRESSED = "EMAIL_SUPPRESSED"
+#: Seconds for which a job whose queue was paused stays away, so that the pause is there before it is looked at again.
+ASIDE = 1.0
+#: That of a job that was sent, and that of one that was replayed when everybody had it.
+SENT, ALREADY = "EMAIL_SENT", "EMAIL_ALREADY_SENT"
+#: How long deliveries of jobs that are gone are kept at the least, and how often that is looked at, in seconds.
+KEPT, SWEEP = 30 * 86_400.0, 3600.0
+
+
+#: What this process was told by providers, by queue and provider: one job asks, and the others of the queue do not.
+Holds = MutableMapping[tuple[str, str], Hold]
+
+
+#: Characters of an error about the fields of a message.
+MOST = 2000
+
+
+class Sending:
+    """One run of one job."""
+
+    def __init__(
+        self, app: Host, context: Context, provider: Provider, templates: Templates, holds: Holds
+    ) -> None:  # fmt: skip
+        self.app, self.context, self.provider, self.templates, self.holds = app, context, provider, templates, holds
+        self.db, self.job = app.engine.db, context.job
+        self.store = MailStore(self.db)
+        #: Who writes: another run of the same job has another name.
+        self.holder = secrets.token_hex(8)
+        #: The lease it runs under; asked here, because storage has threads of its own.
+        self.token: int | None = getattr(getattr(CURRENT.get(), "claimed", None), "token", None)
+        #: Fingerprint → address of everybody the job names.
+        self.addresses: dict[str, str] = {}
+        self.known: dict[str, Delivery] = {}
+        self.codes: dict[str, Answer] = {}
+        #: Fingerprints of those who may have the message from an earlier run: that they do not have it now does not clear that.
+        self.doubtful: frozenset[str] = frozenset()
+
+    @property
+    def road(self) -> tuple[str, str]:
+        """(queue, provider): what is held together."""
+        return self.job.queue, self.provider.name
+
+    async def run(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Send. Returns the output of the job; raises how the run ended otherwise."""
+        settings = self.app.settings
+        try:
+            letter = read_letter(
+                filled_in(given, self.templates), sender=settings.mail_from, most=settings.mail_attachments
+            )
+        except InvalidArgument as error:
+            raise PermanentError(without_addresses(str(error), MOST)) from None
+        mark, plan, now = await self.db.arun(self._prepare, letter)
+        states: dict[str, State | None] = {f: d.state for f, d in self.known.items() if f in self.addresses}
+        states |= dict.fromkeys(plan.suppressed, State.SUPPRESSED) | dict.fromkeys(plan.pending)
+        key = message_key(mark, self.job.created_at, self.job.id)
+        after: float | None = None
+        if plan.pending:
+            back = put_off(self.holds.get(self.road), now, random.random())  # noqa: S311
+            if back is not None:
+                raise Snooze(self.holds[self.road].reason, until=back)
+            message = self._message(letter, states, plan, key, now)
+            answered, after = await self._hand_over(message, key)
+            states |= answered
+        ending = conclude(list(states.values()), len(plan.pending))
+        if ending.kind == "sent" and not any(states[f] is State.ACCEPTED for f in plan.pending):
+            audited = self.store.is_audited
+            if await self.db.arun(self.db.read, lambda c: audited(c, self.job.id, SENT)):
+                self.context.audit_action = ALREADY  # the trail does not say twice that it was sent
+        return self._end(ending, states, message_id(key, letter), after)
+
+    # ------------------------------------------------------------------ before
+
+    def _prepare(self, letter: Letter) -> tuple[str, Start, datetime]:
+        """What is on record, and who is to be sent to. Suppressions are written down."""
+
+        mark = self.store.kept_mark()
+
+        def read(c: Connection) -> tuple[Start, datetime]:
+            now = self.db.present(c)
+            self.addresses = {fingerprint(mark, m.normalised): m.normalised for _, m in letter.recipients()}
+            self.known = self.store.known(c, self.job.id)
+            self.doubtful = frozenset(f for f, d in self.known.items() if d.doubtful())
+            on_list = self.store.suppressed(c, self.job.tenant, list(self.addresses.values()))
+            plan = start(
+                list(self.addresses), self.known, frozenset(f for f, a in self.addresses.items() if a in on_list),
+                provider=self.provider.name, remembers=self.provider.remembers, unknown=self.app.settings.mail_unknown, now=now,
+                since=self.job.run_at,
+            )  # fmt: skip
+            return plan, now
+
+        plan, now = self.db.read(read)
+        if plan.suppressed:
+            self.db.write(
+                lambda c: self.store.suppress_recipients(
+                    c, self.job.id, self.job.tenant, plan.suppressed, self.known, self.holder
+                )
+            )
+        return mark, plan, now
+
+    def _message(
+        self, letter: Letter, states: Mapping[str, State | None], plan: Start, key: str, now: datetime
+    ) -> Message:
+        """The letter without those who are suppressed, to those who are to get it now."""
+        kept = frozenset(self.addresses[f] for f, state in states.items() if state is not State.SUPPRESSED)
+        seen = {m.normalised: m.address for _, m in letter.recipients()}
+        pending = tuple(seen[self.addresses[f]] for f in plan.pending)
+        marks = {seen[address]: f for f, address in self.addresses.items()}
+
+        async def ahead(addresses: Sequence[str]) -> None:
+            await self.db.arun(self._ahead, [marks[a] for a in addresses])
+
+        return Message(letter.only(kept), message_id(key, letter), now, pending, ahead)
+
+    def _ahead(self, recipients: Sequence[str]) -> None:
+        """Written, as the holder of the lease, before anything is handed over. Raises Retry when another run is at it."""
+        token = self.token
+
+        def write(c: Connection) -> bool:
+            if token and not self.store.holds(c, self.job.id, token):
+                return False
+            return self.store.ahead(
+                c, self.job.id, self.job.tenant, recipients, self.known, provider=self.provider.name, holder=self.holder
+            )
+
+        if not self.db.write(write):
+            raise Retry("another run of this job has begun to send it")
+
+    # ------------------------------------------------------------------ the provider
+
+    async def _hand_over(self, message: Message, key: str) -> tuple[dict[str, State | None], float | None]:
+        """(what is known of each recipient now, seconds to wait before those without an answer are tried again)."""
+        marks = {address: f for f, address in self.addresses.items()}
+        pending = {address.lower(): marks[address.lower()] for address in message.pending}
+        try:
+            receipt = await self.provider.send(message, key)
+        except Undelivered as error:
+            return await self._undelivered(error.verdict, list(pending.values()))
+        self.context.remote_id = receipt.remote_id
+        states, told = dict[str, State | None](), _told(receipt)
+        for address, recipient in pending.items():
+            state, answer = told.get(address, (State.ACCEPTED, None))
+            states[recipient] = State.UNKNOWN if state is State.REFUSED and recipient in self.doubtful else state
+            if answer is not None:
+                self.codes[recipient] = answer
+        await self.db.arun(self._written, states)
+        return states, None
+
+    async def _undelivered(
+        self, verdict: Verdict, pending: Sequence[str]
+    ) -> tuple[dict[str, State | None], float | None]:  # fmt: skip
+        """What becomes of everybody when the answer was about the message as a whole."""
+        self.codes |= dict.fromkeys(pending, Answer(None, verdict.reason))
+        again: dict[str, State | None] = dict.fromkeys(pending)
+        if verdict.kind is Kind.BUSY:  # an earlier run's request, which its side gives up after mail_timeout
+            raise Snooze(verdict.reason, after=bounded(verdict.after, self.app.settings.mail_timeout))
+        if verdict.kind is Kind.UNKNOWN:
+            if self.provider.remembers:
+                # what stands there since before the sending lets the next run ask again, and says from when the key counts
+                accepted = sum(d.state is State.ACCEPTED for f, d in self.known.items() if f in self.addresses)
+                why = self._in_doubt(len(pending), accepted, verdict.reason) if self._last else verdict.reason
+                raise Retry(why, after=self._wait(verdict.after))
+            return dict.fromkeys(pending, State.UNKNOWN), None
+        if verdict.kind is Kind.PERMANENT:
+            states: dict[str, State | None] = {
+                f: State.UNKNOWN if f in self.doubtful else State.REFUSED for f in pending
+            }
+            await self.db.arun(self._written, states)
+            return states, None
+        await self.db.arun(self._written, again)
+        if verdict.kind is Kind.TRANSIENT:
+            return again, self._wait(verdict.after)
+        if verdict.kind is Kind.AUTH:
+            await self.db.arun(pause, self.app, *self.road, verdict.reason)
+            raise Snooze(verdict.reason, after=ASIDE)
+        await self._throttled(verdict)
+
+    def _wait(self, told: float | None) -> float | None:
+        """Seconds until the next attempt, where the other side named some: not fewer than the job's own."""
+        if told is None:
+            return None
+        own = self.app.engine.policy(self.job.task).backoff.delay(max(1, self.job.attempts), random.random())  # noqa: S311
+        return bounded(told, own)
+
+    async def _throttled(self, verdict: Verdict) -> NoReturn:
+        """Put this job off, and with it what else this process has for the provider in the queue."""
+        now = await self.db.arun(self.db.read, self.db.present)
+        told = Hold(throttled(verdict.after, verdict.until, now), verdict.reason)
+        before = self.holds.get(self.road)
+        hold = self.holds[self.road] = longer(before, told)
+        # the first that was told comes back exactly then; who was under way meanwhile is spread as all others are
+        first = before is None or before.until <= now
+        back = told.until if first else put_off(hold, now, random.random())  # noqa: S311
+        self.app.events.emit(
+            "mail_throttled", "warning", job=self.job.id, queue=self.job.queue, provider=self.provider.name,
+            reason=verdict.reason, quota=verdict.kind is Kind.QUOTA, wait=(told.until - now).total_seconds(), asked=verdict.after,
+        )  # fmt: skip
+        raise Snooze(verdict.reason, until=back or told.until)
+
+    def _written(self, states: Mapping[str, State | None]) -> None:
+        """Put on record what was answered; who is to be tried again was never handed anything."""
+        answers = {f: (s, self.codes[f].code if f in self.codes else None) for f, s in states.items() if s is not None}
+        again = [f for f, s in states.items() if s is None and f not in self.doubtful]
+
+        def write(c: Connection) -> None:
+            self.store.answer(
+                c, self.job.id, self.job.tenant, answers, self.known, provider=self.provider.name, holder=self.holder
+            )
+            if again:
+                self.store.withdraw(c, self.job.id, again, self.known, self.holder)
+
+        self.db.write(write)
+
+    # ------------------------------------------------------------------ the end
+
+    def _end(
+        self, ending: Ending, states: Mapping[str, State | None], ident: str, after: float | None
+    ) -> dict[str, Any]:
+        """The output of a job that is done; else raises what became of it."""
+        names = {f: n for n, f in enumerate(self.addresses)}
+        known = {f: d.code for f, d in self.known.items()} | {f: a.code for f, a in self.codes.items()}
+        refused = [
+            {"recipient": names[f], **({"code": known[f]} if known.get(f) else {})}
+            for f, s in states.items() if s is State.REFUSED
+        ]  # fmt: skip
+        said = next((a.said for f, a in self.codes.items() if a.said and states.get(f) is not State.ACCEPTED), "")
+        said = without_addresses(said)  # a provider of somebody's own may not have done so
+        if ending.kind in ("sent", "suppressed"):
+            if ending.kind == "suppressed":
+                self.context.audit_action = SUPPRESSED  # the trail does not say that anything was sent
+            if refused:
+                self.app.events.emit(
+                    "mail_refused", "warning", job=self.job.id, provider=self.provider.name, refused=ending.refused, accepted=ending.accepted
+                )  # fmt: skip
+            return {
+                "outcome": ending.kind, "provider": self.provider.name, "message_id": ident, "accepted": ending.accepted,
+                "suppressed": ending.suppressed, "refused": refused,
+            }  # fmt: skip
+        everybody = len(self.addresses)
+        if ending.kind in ("on", "retry"):
+            some = f"{ending.waiting} of {everybody} recipients do not have it yet: " if everybody > 1 else ""
+            # that they are to be tried again does not clear that they may have it
+            unknown = ending.unknown + sum(s is None and f in self.doubtful for f, s in states.items())
+            if ending.kind == "on":
+                self.app.events.emit(
+                    "mail_partly", "info", job=self.job.id, provider=self.provider.name, accepted=ending.accepted, waiting=ending.waiting
+                )  # fmt: skip
+                raise Snooze(some + said, after=self.app.engine.policy(self.job.task).backoff.delay(1, random.random()))  # noqa: S311
+            said = said or "the provider asked to be tried again"
+            if unknown and self._last:
+                raise Retry(self._in_doubt(unknown, ending.accepted, some + said))
+            raise Retry(some + said, after=after)
+        if ending.kind == "unknown":
+            self._unknown(ending, said)
+        raise PermanentError(
+            said or _refused({known[f] for f, s in states.items() if s is State.REFUSED and known.get(f)})
+        )
+
+    def _unknown(self, ending: Ending, said: str) -> NoReturn:
+        if self.app.settings.mail_unknown != "resend":
+            raise PermanentError(self._in_doubt(ending.unknown, ending.accepted, said, "mail_unknown is hold"))
+        if self._last:
+            raise Retry(self._in_doubt(ending.unknown, ending.accepted, said))
+        raise Retry(f"{said or 'no answer is on record'}; it is sent again, because mail_unknown is resend")
+
+    @property
+    def _last(self) -> bool:
+        """Does nothing follow on a failure of this run?"""
+        return self.job.attempts >= self.job.max_attempts
+
+    def _in_doubt(self, unknown: int, accepted: int, said: str, why: str = "its attempts are used up") -> str:
+        """What is said of a job that ends while nobody knows whether some have its message. Told as an event too."""
+        self.app.events.emit(
+            "mail_unknown", "error", job=self.job.id, provider=self.provider.name, unknown=unknown, accepted=accepted
+        )
+        return (
+            f"the outcome is unknown for {unknown} of {len(self.addresses)} recipients: the message was handed over and no answer is on "
+            f"record{f' ({said})' if said else ''}, so it may have been sent, and it is not sent again ({why}). Look at the other side; "
+            f"if it was not sent, `duly mail resend {self.job.id}` sends it, under the same Message-ID."
+        )
+
+    def sweep(self) -> int:
+        """Remove deliveries of jobs that are gone. Returns how many rows."""
+        retention = self.app.settings.retention
+        if not retention:
+            return 0
+        kept = timedelta(seconds=max(retention, KEPT))
+        return self.db.write(lambda c: self.store.prune(c, self.db.present(c) - kept))
+
+
+def pause(app: Host, queue: str, provider: str, reason: str) -> None:
+    """Nothing of this queue would be sent: no attempt is used up for that."""
+    if app.queues.get(queue).paused_at is None:
+        app.queues.pause(queue, f"mail: {reason}", actor="mail")
+        app.events.emit("mail_paused", "error", queue=queue, provider=provider, reason=reason)
+
+
+def _told(receipt: Receipt) -> dict[str, tuple[State | None, Answer]]:
+    """What was said of whom, by addresses in small letters: the other side need not write them as they were given. The last one counts."""
+    groups = ((State.UNKNOWN, receipt.unknown), (None, receipt.deferred), (State.REFUSED, receipt.refused))
+    return {address.lower(): (state, answer) for state, answers in groups for address, answer in answers.items()}
+
+
+def _refused(codes: Collection[int | None]) -> str:
+    """What is said where an earlier run was answered, and died before it could say so."""
+    answered = ", ".join(str(code) for code in sorted(code for code in codes if code))
+    return f"every recipient was refused{f' (the other side answered {answered})' if answered else ''}"

@@ -1,0 +1,37 @@
+"""One request to a provider of mail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from duly import outbound
+from duly.kernel import retry_after as kernel_retry_after
+from duly.kernel.verdict import Refusal
+from duly.mail.verdict import Undelivered
+from duly.outbound import Answered, is_loopback
+
+__all__ = ["Answered", "checked_url", "is_loopback", "request", "retry_after"]
+
+
+async def request(
+    method: str, url: str, *, timeout: float, headers: Mapping[str, str], content: bytes | None = None, sends: bool = False
+) -> Answered:  # fmt: skip
+    """As ``outbound.request``. Raises Undelivered."""
+    try:
+        return await outbound.request(method, url, timeout=timeout, headers=headers, content=content, sends=sends)
+    except Refusal as error:
+        raise Undelivered(error.verdict) from None
+
+
+def retry_after(answer: Answered, now: datetime) -> float | None:
+    """Seconds that an answer wants to be waited; None when it does not say. Not bounded: ``plan.bounded`` does that."""
+    return kernel_retry_after.retry_after(answer.headers.get("retry-after"), now)
+
+
+def checked_url(url: str, setting: str) -> str:
+    """As ``outbound.checked_url``. Raises Undelivered."""
+    try:
+        return outbound.checked_url(url, setting)
+    except Refusal as error:
+        raise Undelivered(error.verdict) from None

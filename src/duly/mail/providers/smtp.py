@@ -1,0 +1,211 @@
+"""SMTP (RFC 5321), with an answer for each recipient. Needs aiosmtplib.
+
+The steps are taken one by one, because they mean different things: until DATA nothing was sent, whatever happens; from DATA on, an
+answer decides and a lost connection leaves an unknown outcome. What was refused, and what is to be tried again, is said per recipient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+import aiosmtplib
+
+from duly.kernel.clock import Clock
+from duly.kernel.verdict import Kind, Verdict
+from duly.mail.address import without_addresses
+from duly.mail.message import Message
+from duly.mail.mime import compose, needs_utf8
+from duly.mail.providers.http import is_loopback
+from duly.mail.verdict import Answer, Receipt, Undelivered, undelivered
+from duly.settings import Settings
+
+Step = Literal["connect", "login", "sender", "recipient", "data", "text"]
+#: Codes by which a server asks for other credentials, wherever they come.
+_CREDENTIALS = frozenset({530, 534, 535, 538})
+#: Seconds that a goodbye may take.
+GOODBYE = 2.0
+_LOST = (aiosmtplib.SMTPServerDisconnected, aiosmtplib.SMTPTimeoutError, OSError)
+
+
+class SmtpProvider:
+    name = "smtp"
+    remembers = 0.0
+    concurrency = None
+
+    def __init__(self, settings: Settings, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
+        try:
+            url = urlsplit(settings.smtp_url)
+            self._host, port = url.hostname or "", url.port
+        except ValueError:
+            raise undelivered(Kind.AUTH, "smtp_url is not a URL") from None
+        if url.scheme not in ("smtp", "smtps") or not self._host:
+            raise undelivered(Kind.AUTH, "smtp_url is not smtp://host:port or smtps://host:port")
+        self._user = unquote(url.username) if url.username else None
+        self._password = unquote(url.password) if url.password else None
+        self._timeout, self._tls = settings.mail_timeout, tls
+        self._from_start = url.scheme == "smtps"
+        self._starttls = not self._from_start and (tls is not None or not is_loopback(self._host))
+        self._port = port or (465 if self._from_start else 587)
+
+    async def send(self, message: Message, key: str) -> Receipt:
+        client = await self._connected()
+        try:
+            return await self._exchange(client, message)
+        finally:
+            with contextlib.suppress(aiosmtplib.SMTPException, OSError):
+                await client.quit(timeout=GOODBYE)
+            client.close()
+
+    async def check(self) -> str:
+        client = await self._connected()
+        with contextlib.suppress(aiosmtplib.SMTPException, OSError):
+            await client.quit(timeout=GOODBYE)
+        client.close()
+        return "connected" + (" and logged in" if self._user else "")
+
+    # ------------------------------------------------------------------ the steps
+
+    async def _connected(self) -> aiosmtplib.SMTP:
+        """A connection that is logged in. Raises Undelivered."""
+        client = aiosmtplib.SMTP(
+            hostname=self._host, port=self._port, timeout=self._timeout, use_tls=self._from_start, start_tls=self._starttls,
+            tls_context=self._tls, local_hostname=socket.gethostname() or "localhost",
+        )  # fmt: skip
+        step: Step = "connect"
+        try:
+            await client.connect()
+            step = "login"
+            if self._user is not None:
+                await client.login(self._user, self._password or "")
+        except aiosmtplib.SMTPResponseException as error:
+            client.close()
+            raise Undelivered(classify(error.code, error.message, step)) from None
+        except _LOST as error:
+            client.close()
+            if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
+                raise undelivered(
+                    Kind.AUTH, "no TLS with the mail server: its certificate or version is not good"
+                ) from None
+            raise undelivered(Kind.TRANSIENT, f"no connection to the mail server: {type(error).__name__}") from None
+        except aiosmtplib.SMTPException as error:  # no STARTTLS there, or no way to log in that both know
+            client.close()
+            raise undelivered(Kind.AUTH, f"the mail server does not fit: {error.message}") from None
+        return client
+
+    async def _exchange(self, client: aiosmtplib.SMTP, message: Message) -> Receipt:
+        utf8 = needs_utf8(message)
+        encoding = "utf-8" if utf8 else "ascii"
+        refused, deferred = dict[str, Answer](), dict[str, Answer]()
+        try:
+            await client.mail(message.letter.sender.address, options=await _options(client, utf8), encoding=encoding)
+            for address in message.pending:
+                try:
+                    await client.rcpt(address, encoding=encoding)
+                except aiosmtplib.SMTPResponseException as error:
+                    verdict = classify(error.code, error.message, "recipient")
+                    if verdict.kind is Kind.SENT:  # 252 and others of the kind
+                        continue
+                    if verdict.kind is Kind.AUTH:
+                        raise Undelivered(verdict) from None
+                    _sorted(verdict, refused, deferred)[address] = Answer(error.code, verdict.reason)
+        except aiosmtplib.SMTPResponseException as error:
+            raise Undelivered(classify(error.code, error.message, "sender")) from None
+        except _LOST as error:
+            gone = f"the mail server hung up: {type(error).__name__}"
+            if not refused:
+                raise undelivered(Kind.TRANSIENT, gone) from None
+            # it may have had enough of bad addresses: the next run goes on without them
+            waiting = [address for address in message.pending if address not in refused]
+            return Receipt(refused=refused, deferred=dict.fromkeys(waiting, Answer(None, gone)) | deferred)
+        taken = [address for address in message.pending if address not in refused and address not in deferred]
+        if not taken:
+            return Receipt(refused=refused, deferred=deferred)
+        content = compose(message, utf8=utf8).as_bytes()
+        await message.ahead(taken)
+        return await self._data(client, content, taken, refused, deferred)
+
+    async def _data(
+        self, client: aiosmtplib.SMTP, content: bytes, taken: Sequence[str], refused: dict[str, Answer], deferred: dict[str, Answer]
+    ) -> Receipt:  # fmt: skip
+        """Hand it over. Whatever comes now is about those in ``taken``, all alike."""
+        began = _watched(client)
+        try:
+            said = (await client.data(content)).message
+        except aiosmtplib.SMTPResponseException as error:
+            verdict = classify(error.code, error.message, "text" if began() else "data")
+            if verdict.kind is Kind.SENT:
+                return Receipt(remote_id=_queued_as(error.message), refused=refused, deferred=deferred)
+            if verdict.kind is Kind.UNKNOWN:
+                unclear = dict.fromkeys(taken, Answer(None, verdict.reason))
+                return Receipt(refused=refused, deferred=deferred, unknown=unclear)
+            if verdict.kind is Kind.AUTH:
+                raise Undelivered(verdict) from None
+            _sorted(verdict, refused, deferred).update(dict.fromkeys(taken, Answer(error.code, verdict.reason)))
+            return Receipt(refused=refused, deferred=deferred)
+        except _LOST as error:
+            if not began():
+                gone = f"the mail server hung up before it took the message: {type(error).__name__}"
+                return Receipt(refused=refused, deferred=deferred | dict.fromkeys(taken, Answer(None, gone)))
+            said = f"the message was handed over and the mail server did not answer: {type(error).__name__}"
+            return Receipt(refused=refused, deferred=deferred, unknown=dict.fromkeys(taken, Answer(None, said)))
+        return Receipt(remote_id=_queued_as(said), refused=refused, deferred=deferred)
+
+
+def _watched(client: aiosmtplib.SMTP) -> Callable[[], bool]:
+    """Asks whether the text of a message has begun to go out. A connection that is lost before 354 and one that is lost after it raise
+    the same error, and only the second leaves something unknown: so it is seen by what is written after DATA.
+    """
+    protocol, written = client.protocol, list[bool]()
+    if protocol is None:
+        return lambda: True
+    write = protocol.write
+
+    def watching(data: bytes) -> None:
+        write(data)
+        written.append(True)
+
+    protocol.write = watching  # type: ignore[method-assign]
+    return lambda: len(written) > 1
+
+
+def classify(code: int, said: str, step: Step) -> Verdict:
+    """What a reply that is not the hoped-for one means at a step. "text" is the end of the message's text: what is neither a yes nor a
+    no there leaves open whether it was taken. RFC 5321, section 4.3.2: the first digit decides.
+    """
+    reason = without_addresses(f"the mail server answered {code} {said}")
+    if 200 <= code < 300 and step in ("recipient", "text"):
+        return Verdict(Kind.SENT)
+    if 500 <= code < 600:
+        if code in _CREDENTIALS or step in ("connect", "login"):
+            return Verdict(Kind.AUTH, reason)
+        return Verdict(Kind.PERMANENT, reason)
+    if step == "text" and not 400 <= code < 500:
+        return Verdict(Kind.UNKNOWN, f"the message was handed over and the answer cannot be understood: {reason}")
+    return Verdict(Kind.TRANSIENT, reason)
+
+
+def _sorted(verdict: Verdict, refused: dict[str, Answer], deferred: dict[str, Answer]) -> dict[str, Answer]:
+    """Where an answer belongs. Only a plain no is one for good."""
+    return refused if verdict.kind is Kind.PERMANENT else deferred
+
+
+async def _options(client: aiosmtplib.SMTP, utf8: bool) -> list[str]:
+    """Options of MAIL. Raises Undelivered when the server takes no addresses in other scripts."""
+    if not utf8:
+        return []
+    if client.is_ehlo_or_helo_needed:
+        await client.ehlo()
+    if not client.supports_extension("smtputf8"):
+        raise undelivered(Kind.PERMANENT, "the mail server takes no addresses in other scripts (SMTPUTF8)")
+    return ["SMTPUTF8", *(["BODY=8BITMIME"] if client.supports_extension("8bitmime") else [])]
+
+
+def _queued_as(said: str) -> str | None:
+    """What servers call a message that they took, such as ``queued as 4F2C``."""
+    _, found, name = said.rpartition("queued as ")
+    return without_addresses(name.strip(), 100) or None if found else None

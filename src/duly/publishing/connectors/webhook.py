@@ -1,0 +1,121 @@
+"""Any endpoint: a post as a signed POST.
+
+The body is a CloudEvent, and ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`` are those of Standard Webhooks, as for the
+outbox's and the alerts' webhooks. ``Idempotency-Key`` comes from the job's key and is the same at every attempt. Whether a post may be handed over again
+after an answer that did not come is for the endpoint to say, that is the option ``idempotent``: it takes a key that it knows for the same post.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from duly._version import __version__
+from duly.clock import SystemClock
+from duly.kernel.clock import Clock
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.retry_after import LONGEST, retry_after
+from duly.kernel.verdict import Kind, Refusal, Verdict, refusal
+from duly.outbound import request
+from duly.outbox.transports.webhook import signature, signing_secrets
+from duly.publishing.connectors import shared
+from duly.publishing.connectors.base import Notebook
+from duly.publishing.post import Limits, Post, Published, Rules
+
+
+class WebhookConnector:
+    """Posts to ``url``. ``secret``: a text (``whsec_`` and base64, or as it is) that signs, or several, while they are exchanged; without
+    one nothing is signed. ``idempotent``: a repeated key is the same post there. ``token``: sent as a bearer token. Raises InvalidArgument.
+    """
+
+    name = "webhook"
+    rules = Rules()
+
+    def __init__(
+        self, *, url: str, secret: str | list[str] | None = None, idempotent: bool = False, token: str = "", timeout: float = 15.0,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        self._url = shared.endpoint(url, "url")
+        self._secrets = [] if secret is None else signing_secrets(secret)
+        if not isinstance(idempotent, bool):
+            raise InvalidArgument("idempotent", "is neither true nor false.")
+        self._idempotent = idempotent
+        self._token = shared.secret(token, "token") if token else ""
+        self._timeout = shared.number(timeout, "timeout", above=0, most=600)
+        self._clock: Clock = clock or SystemClock()
+
+    def __repr__(self) -> str:
+        return "WebhookConnector()"  # the URL may be what authorizes
+
+    async def publish(self, post: Post, notebook: Notebook) -> Published:
+        ident = shared.mark(shared.key_of(post, notebook), 32)
+        body = orjson.dumps(event(post, ident, str(notebook.facts["key"])))
+        await notebook.ahead()
+        stamp = str(int(self._clock.now().timestamp()))
+        headers = {
+            "Content-Type": "application/cloudevents+json; charset=utf-8", "User-Agent": f"duly/{__version__}", "webhook-id": ident,
+            "webhook-timestamp": stamp, "Idempotency-Key": ident,
+        }  # fmt: skip
+        if self._secrets:
+            headers["webhook-signature"] = signature(self._secrets, ident, stamp, body)
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        answer = await request("POST", self._url, timeout=self._timeout, headers=headers, content=body, sends=True)
+        verdict = classify(answer.status, answer.headers, self._clock.now(), self._idempotent)
+        if verdict.kind is not Kind.SENT:
+            raise Refusal(verdict)
+        remote, link = answer.body.get("id"), answer.body.get("url")
+        given = isinstance(remote, str | int) and not isinstance(remote, bool) and remote != ""
+        return Published(str(remote)[:255] if given else None, link if isinstance(link, str) else None)
+
+    async def reconcile(self, post: Post, notebook: Notebook) -> Published | None:
+        if self._idempotent:
+            return None
+        raise refusal(Kind.UNKNOWN, "the endpoint cannot be asked (idempotent says that it may be told again)")
+
+    def preview(self, post: Post) -> Mapping[str, Any]:
+        return shared.preview(self.name, post, signed=bool(self._secrets), body=event(post, "", "")["data"])
+
+    async def limits(self) -> Limits | None:
+        return None
+
+    async def check(self) -> str:
+        return "posts go to an endpoint that is not asked" + ("" if self._secrets else "; nothing is signed")
+
+
+def event(post: Post, ident: str, key: str) -> dict[str, Any]:
+    """The body: the same for the same job, at every attempt. ``ident``: what names the job to the endpoint."""
+    data = {
+        "channel": post.channel, "brand": post.brand, "title": post.title, "caption": post.caption, "link": post.link,
+        "assets": [
+            {"kind": a.kind, "url": a.url, "checksum": a.checksum, "reference": a.reference, "alt": a.alt} for a in post.assets
+        ],
+        "first_comment": post.first_comment, "options": dict(post.options), "key": key,
+    }  # fmt: skip
+    return {
+        "specversion": "1.0", "id": ident, "source": "/duly/publishing", "type": "duly.post",
+        "datacontenttype": "application/json", "data": data,
+    }  # fmt: skip
+
+
+def classify(status: int, headers: Mapping[str, str], now: datetime, idempotent: bool) -> Verdict:
+    """What an answer means. ``now``: aware."""
+    if 200 <= status < 300:
+        return Verdict(Kind.SENT)
+    said = f"the endpoint answered {status}"
+    after = retry_after(headers.get("retry-after"), now)
+    after = None if after is None else min(after, LONGEST)
+    if status == 429:
+        return Verdict(Kind.THROTTLED, said, 60.0 if after is None else after)
+    if status in (401, 403):
+        return Verdict(Kind.AUTH, said)
+    if status == 425 or (status == 503 and after is not None):
+        return Verdict(Kind.TRANSIENT, said, after)
+    if status == 408 or status >= 500:
+        return Verdict(Kind.TRANSIENT if idempotent else Kind.UNKNOWN, said, after)
+    if 300 <= status < 400:
+        said += ": redirects are not followed"
+    return Verdict(Kind.PERMANENT, said)

@@ -1,0 +1,321 @@
+"""``Publishing(app)``: channels in an application, and what programs and people do with publications.
+
+Making one defines the tasks of the room. Nothing here publishes: workers of the channels do (``handler.py``). What stands behind each part of
+the door: ``channels.py``, ``enqueue.py``, ``read.py``, ``admin.py``, ``keep.py``. Source: R002, T002.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection
+
+from duly.jobs.run import INJECT, Context
+from duly.jobs.session import borrowed
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.gate import Rate
+from duly.kernel.payload import check_name, check_text
+from duly.publishing.admin import PublicationAdmin
+from duly.publishing.attempt import Running
+from duly.publishing.channel import Channel, Unknown
+from duly.publishing.channels import Channels
+from duly.publishing.comments import commenting
+from duly.publishing.connectors.base import Connector
+from duly.publishing.enqueue import Checked, Planned, PublicationMaker
+from duly.publishing.function import Run
+from duly.publishing.handler import publishing
+from duly.publishing.hooks import Hooks
+from duly.publishing.host import Host
+from duly.publishing.keep import Keeper
+from duly.publishing.post import Post, read_post
+from duly.publishing.read import PublicationReader
+from duly.publishing.view import COMMENT, PUBLISH, Bulk, Enqueued, Publication, PublicationFilter, TestAnswer
+from duly.storage.database import Database
+
+R = TypeVar("R")
+# ``list`` is a method of the door
+Publications: TypeAlias = list[Publication]
+Batch: TypeAlias = list[Enqueued]
+
+#: Audit actions: of a publication and of a first comment that is there.
+PUBLISHED, COMMENTED = "PUBLISHED", "FIRST_COMMENT_PUBLISHED"
+
+#: By application. The application keeps its room alive (``join``), and the room its application: held here, neither would ever go.
+_made: weakref.WeakKeyDictionary[Any, weakref.ref[Publishing]] = weakref.WeakKeyDictionary()
+
+
+def _of(app: Host) -> Publishing | None:
+    ref = _made.get(app)
+    return None if ref is None else ref()
+
+
+class Publishing:
+    """The publications of an application. Channels are declared with ``channel``, or in the file of the setting ``publish_channels``.
+
+    An application has one: ``Publishing(app)`` makes it, and later gives the same one.
+    """
+
+    #: As workers call its duty, and every how many seconds it is done.
+    name, every = "publications", 15.0
+
+    def __new__(cls, app: Host) -> Publishing:
+        # a second one would have the tasks, and the channels and subscribers of the first would be dead
+        return _of(app) or super().__new__(cls)
+
+    def __init__(self, app: Host) -> None:
+        if _of(app) is self:
+            return
+        self._app = app
+        self._channels = Channels(app)
+        self.hooks = Hooks(app.events)
+        self._running = Running(app, self._channels.known, self.hooks)
+        self._reader = PublicationReader(app)
+        self._maker = PublicationMaker(app, self._channels, self._reader)
+        self._admin = PublicationAdmin(app, self._reader)
+        self._keeper = Keeper(app, self._channels, self._reader, self._admin, self._running)
+        self._define()
+        app.join(self)
+        app.events.listen(self._keeper.heard)
+        _made[app] = weakref.ref(self)
+
+    @classmethod
+    def of(cls, app: Host) -> Publishing:
+        """The publications of an application, as ``Publishing(app)``."""
+        return cls(app)
+
+    def _define(self) -> None:
+        running = self._running
+
+        async def publish(context: Context = INJECT, **payload: Any) -> dict[str, Any]:
+            return await publishing(running, context, payload)
+
+        async def ig_first_comment(media_id: str, text: str, context: Context = INJECT) -> dict[str, Any]:
+            return await commenting(running, context, media_id, text)
+
+        self._app.task(PUBLISH, audit_action=PUBLISHED)(publish)
+        self._app.task(COMMENT, audit_action=COMMENTED)(ig_first_comment)
+
+    # ------------------------------------------------------------------ channels
+
+    def channel(
+        self, name: str, connector: str | Connector | Callable[[Run], Any], *, limit: int | None = 1, rate: Any = None,
+        max_attempts: int | None = None, backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, **options: Any,
+    ) -> Channel:  # fmt: skip
+        """Declare a channel, or replace one.
+
+        ``connector``: its name (found by entry points, made with ``options``), an object that is one (``connectors.base.Connector``), or a
+        function that is called with a ``Run``. ``limit``: publications at once in the whole cluster, None for any number; ``rate``:
+        (count, seconds). Both are set on the queue when a worker begins, unless somebody else has set them since. ``max_attempts``, ``backoff`` (Backoff):
+        else the settings ``publish_max_attempts`` and ``publish_backoff_…``. ``unknown``: "hold" or "retry" a post of which nobody can say
+        whether it is there. ``breaker``: (failures, seconds). Raises InvalidArgument naming the field.
+        """
+        return self._channels.declare(
+            name, connector, limit, rate, max_attempts, backoff, unknown, breaker, **options
+        )  # fmt: skip
+
+    def process(self, name: str, **options: Any) -> Callable[[Callable[[Run], R]], Callable[[Run], R]]:
+        """Declare a channel whose posts the decorated function publishes. ``options`` as for ``channel``."""
+
+        def declare(fn: Callable[[Run], R]) -> Callable[[Run], R]:
+            self.channel(name, fn, **options)
+            return fn
+
+        return declare
+
+    @property
+    def channels(self) -> Mapping[str, Channel]:
+        """Every channel, by name, in the order of declaration; those of the file come last. Raises InvalidDocument."""
+        return self._channels.all()
+
+    def limit(self, channel: str) -> tuple[int | None, Rate | None]:
+        """(limit, rate) of a channel: as they stand on its queue, or as the next worker that begins will set them."""
+        chosen = self._channels.get(channel)
+        return self._read(lambda c: self._reader.limit(c, chosen))
+
+    # ------------------------------------------------------------------ hooks
+
+    def on(self, name: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+        """Subscribe: ``@publishing.on("published") def told(publication, facts): …``, plain (on a thread) or async.
+
+        ``process_job``: a run begins; ``published``: it is there (told again when a worker dies right after it was told);
+        ``ig_first_comment_error``: a first comment could not be made or failed for good, ``facts["error"]`` says why. What a subscriber
+        raises is told as an event and harms nothing. Raises InvalidArgument for another name.
+        """
+        return self.hooks.on(name)
+
+    # ------------------------------------------------------------------ enqueue
+
+    def enqueue(
+        self, channel: str, payload: Mapping[str, Any], *, run_at: datetime | None = None, key: str | None = None,
+        tenant: str | None = None, session: Any = None, override: str | None = None, actor: str = "code",
+    ) -> Enqueued:  # fmt: skip
+        """Make a publication. Returns (publication, created): the one that has the key, unchanged, when it is taken (R002-2, R002-17).
+
+        ``run_at``: aware; None is now. ``key``: without one, a UUID. ``session``: it is written in that transaction. The post is checked
+        before, as those of a plan; ``override`` and ``actor`` as there. Raises InvalidArgument naming the field, PreflightFailed.
+        """
+        given = self._maker.check([("", channel, payload, run_at, key)], tenant, override, actor)
+        return self._made_in(session, given)[0]
+
+    async def aenqueue(
+        self, channel: str, payload: Mapping[str, Any], *, run_at: datetime | None = None, key: str | None = None,
+        tenant: str | None = None, session: Any = None, override: str | None = None, actor: str = "code",
+    ) -> Enqueued:  # fmt: skip
+        """As ``enqueue``, for callers on an event loop and for asynchronous sessions."""
+        # on a thread: it looks at the files of the post
+        item = ("", channel, payload, run_at, key)
+        given = await asyncio.to_thread(self._maker.check, [item], tenant, override, actor)
+        if session is None:
+            return (await self._db.arun(self._made_in, None, given))[0]
+        if hasattr(session, "run_sync"):
+            made: Batch = await session.run_sync(lambda s: self._maker.make(borrowed(s, asynchronous=True), given))
+            return made[0]
+        return self._made_in(session, given)[0]
+
+    def enqueue_plan(
+        self, items: Sequence[Planned], *, tenant: str | None = None, session: Any = None, override: str | None = None, actor: str = "code"
+    ) -> Batch:  # fmt: skip
+        """Make the publications of a plan, all in one transaction, in order. The same plan twice gives the same ones, ``created`` False.
+
+        Every post that is not there yet is checked before (``preflight``); with errors none is made. ``override``: a reason to make them all
+        the same, audited (PUBLISH_OVERRIDDEN). Raises InvalidArgument, PreflightFailed.
+        """
+        told = [
+            (i.place or f"{i.channel} at {i.run_at:%Y-%m-%d %H:%M}Z", i.channel, i.payload, i.run_at, i.key)
+            for i in items
+        ]
+        return self._made_in(session, self._maker.check(told, tenant, override, actor))
+
+    def _made_in(self, session: Any, given: Checked) -> Batch:
+        if session is not None:
+            return self._maker.make(borrowed(session, asynchronous=False), given)
+        return self._write(lambda c: self._maker.make(c, given))
+
+    # ------------------------------------------------------------------ looking
+
+    def get(self, ident: int, tenant: str | None = None) -> Publication:
+        """One publication as it stands now. Raises NotFound, also when it is another tenant's than ``tenant``."""
+        return self._read(lambda c: self._reader.get(c, ident, tenant))
+
+    def list(
+        self, filter: PublicationFilter | None = None, limit: int = 50, below: int | None = None
+    ) -> Publications:  # fmt: skip
+        """Publications, newest first. ``limit``: from 1 to 10,000. ``below``: only ids below this one, the last of the page before."""
+        wanted = filter or PublicationFilter()
+        return self._read(lambda c: self._reader.many(c, self._store.find(c, wanted, limit, below)))
+
+    def get_runnable_jobs(self, channel: str | None = None, limit: int = 100) -> Publications:
+        """What claims would take now, without taking it: pending and due, in channels that nothing holds, within their limits (R002-7).
+
+        At most ``limit`` of each channel, so that none hides another; all of them by run_at and id.
+        """
+        wanted = [self._channels.get(channel)] if channel is not None else [*self.channels.values()]
+        return self._read(lambda c: self._reader.runnable(c, wanted, limit))
+
+    def test(
+        self, channel: str, payload: Mapping[str, Any] | None = None, run_at: datetime | None = None, key: str | None = None,
+        tenant: str | None = None,
+    ) -> TestAnswer:  # fmt: skip
+        """What would become of a publication at an instant (aware; None is now), by what is known now. Nothing is written (R002-13).
+
+        A pause and the gate have no end: they count for a later instant too. Raises InvalidArgument.
+        """
+        chosen = self._channels.get(channel)
+        report = None if payload is None else self._maker.report(channel, payload)
+        if run_at is not None and (not isinstance(run_at, datetime) or run_at.tzinfo is None):
+            raise InvalidArgument("run_at", f"is {run_at!r}; it must be a datetime with a time zone.")
+        if key is not None:
+            check_name(key, "key")
+        whose = tenant or self._app.settings.tenant
+
+        def look(connection: Connection) -> TestAnswer:
+            taken = None if key is None else self._reader.collision(connection, whose, channel, key)
+            if taken is not None:
+                return taken
+            if report is not None and not report.ok:
+                return TestAnswer("preflight", "; ".join(str(finding) for finding in report.errors))
+            return self._reader.foretell(connection, chosen, run_at)
+
+        return self._read(look)
+
+    def preview(self, channel: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What would be published, for people. Nothing is asked of the other side and nothing is written (R002-15)."""
+        chosen = self._channels.get(channel)
+        return chosen.connector.preview(read_post(channel, payload))
+
+    def post(self, channel: str, payload: Mapping[str, Any]) -> Post:
+        """A payload, checked. Raises InvalidArgument naming the field."""
+        return read_post(self._channels.get(channel).name, payload)
+
+    # ------------------------------------------------------------------ acting
+
+    def replay(self, ident: int, actor: str = "code", reason: str = "", tenant: str | None = None) -> Publication:
+        """Run a failed publication again: attempts from 0, due now, same key (R002-16). One that is there by what is on record ends as
+        completed, without a call (T002-h). Of two replays at once one wins. Raises NotFound, WrongState when it has not failed.
+        """
+        check_text(reason, "reason")
+        return self._write(lambda c: self._admin.replay(c, ident, actor, reason, tenant))
+
+    def cancel(self, ident: int, actor: str = "code", reason: str = "", tenant: str | None = None) -> Publication:
+        """Cancel a publication that has not ended. A pending one has failed then; a running one is asked to stop, and what it has sent by then
+        may be there: ``keep`` completes it, or tells that nobody knows. Raises NotFound, WrongState.
+        """
+        self.get(ident, tenant)
+        self._admin.cancel(ident, actor, reason, tenant)
+        return self.get(ident, tenant)
+
+    def replay_many(
+        self, filter: PublicationFilter, actor: str = "code", reason: str = "", limit: int = 10_000
+    ) -> Bulk:  # fmt: skip
+        """Replay the failed publications that fit the filter, each on its own feet. Raises InvalidArgument for a filter that names nothing."""
+        self._app.open()
+        return self._admin.replay_many(filter, actor, reason, limit)
+
+    def cancel_many(
+        self, filter: PublicationFilter, actor: str = "code", reason: str = "", limit: int = 10_000
+    ) -> Bulk:  # fmt: skip
+        """Cancel the publications that fit the filter and have not ended, each on its own feet. Raises InvalidArgument as ``replay_many``."""
+        self._app.open()
+        return self._admin.cancel_many(filter, actor, reason, limit)
+
+    # ------------------------------------------------------------------ what workers do
+
+    def queues(self) -> set[str]:
+        """The queues of the channels: a worker without queues of its own serves them. Raises InvalidDocument."""
+        return set(self.channels)
+
+    def wanted(self) -> set[str]:
+        """Tasks of other rooms whose jobs the channels make: somebody has to run them. Raises InvalidDocument."""
+        return {task for one in self.channels.values() for task in getattr(one.connector, "tasks", ())}
+
+    def keep(self) -> int:
+        """Complete failed and cancelled jobs whose publication is there, and tell of those of which nobody knows. Returns how many it completed.
+
+        Both come from a worker that was lost in its job's last run, or from a run that was cancelled in its middle.
+        """
+        self._app.open()
+        return self._keeper.keep()
+
+    # ------------------------------------------------------------------ the database
+
+    @property
+    def _db(self) -> Database:
+        return self._app.engine.db
+
+    @property
+    def _store(self) -> Any:
+        return self._reader.store
+
+    def _read(self, fn: Callable[[Connection], R]) -> R:
+        self._app.open()
+        return self._db.read(fn)
+
+    def _write(self, fn: Callable[[Connection], R]) -> R:
+        self._app.open()
+        out = self._db.write(fn)
+        self._db.bells.ring()
+        return out

@@ -1,0 +1,41 @@
+"""The pages, one file each. ``routes(desk)`` of a file gives its routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from duly.web.dashboard.desk import Desk
+from duly.web.dashboard.pages import (
+    alerts,
+    audit,
+    automations,
+    job,
+    jobs,
+    login,
+    outbox,
+    overview,
+    publishing,
+    queues,
+    schedules,
+    workflows,
+)
+
+PAGES: tuple[Callable[[Desk], APIRouter], ...] = tuple(
+    one.routes
+    for one in (
+        login,
+        overview,
+        jobs,
+        job,
+        queues,
+        schedules,
+        automations,
+        workflows,
+        publishing,
+        outbox,
+        audit,
+        alerts,
+    )
+)

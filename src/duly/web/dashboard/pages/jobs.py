@@ -1,0 +1,184 @@
+"""``/jobs``: finding jobs, and acting on many of them.
+
+Filters are the address of the page, so that a view can be sent to somebody. An act on many is shown first: which jobs, how many; the button says
+what it will do, and does no more than that.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.responses import RedirectResponse
+
+from duly.accounts.account import Identity, Role
+from duly.app import Duly
+from duly.jobs.ask import WORKER_GONE
+from duly.jobs.job import Status
+from duly.jobs.read import JobFilter
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import check_text
+from duly.kernel.recurrence.reading import read_duration, read_instant
+from duly.web.api.common import below, page, whose
+from duly.web.dashboard.desk import Act, Desk, acts, number, query, sees
+from duly.web.dashboard.words import plural
+
+Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
+Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
+
+#: Jobs of a page; how far they are counted; and how many one act reaches at the most.
+LIMIT, CAP, MOST_ACTED = 50, 10_000, 10_000
+#: Jobs that a page which asks before it acts lists.
+SAMPLE = 20
+FIELDS = ("status", "queue", "task", "key", "parent", "since", "before", "tenant", "ids")
+ACTS = {"cancel": "Cancel", "replay": "Replay"}
+
+
+def _given(request: Request) -> dict[str, list[str]]:
+    """The filter in an address, by field; fields left empty are not there."""
+    out: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items():
+        if name in FIELDS and value:
+            out.setdefault(name, []).append(value)
+    return out
+
+
+Given: TypeAlias = Annotated[dict[str, list[str]], Depends(_given)]
+
+
+class Asked:
+    """The filter in an address, as it was written and as it is meant. ``problem``: what of it cannot be meant."""
+
+    def __init__(self, given: dict[str, list[str]], who: Identity, now: datetime) -> None:
+        self.given, self.problem = given, ""
+        self.now = now
+        self.tenant = whose(who, self.text("tenant") or None)
+        try:
+            self.filter = JobFilter(
+                tenant=self.tenant, status=tuple(one for one in given.get("status", []) if one), queue=self.text("queue") or None,
+                task=self.text("task") or None, key=self.text("key") or None, parent_id=number(self.text("parent"), "parent") if self.text("parent") else None,
+                since=self.instant("since"), before=self.instant("before"), ids=[number(one, "ids") for one in given.get("ids", [])],
+            )  # fmt: skip
+        except InvalidArgument as error:
+            self.filter, self.problem = JobFilter(tenant=self.tenant, ids=()), str(error)
+
+    def text(self, name: str) -> str:
+        found = check_text(self.given.get(name, [""])[-1].strip(), name)
+        if len(found) > 500:
+            raise InvalidArgument(name, "has more than 500 characters.")
+        return found
+
+    def instant(self, name: str) -> datetime | None:
+        """An instant with its zone, or a span that lies behind us: 2h."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            return read_instant(text, name)
+        except InvalidArgument:
+            pass
+        try:
+            return self.now - read_duration(text, name)
+        except (InvalidArgument, OverflowError):
+            raise InvalidArgument(name, f"is {text!r}.", "Write a span such as 15min or 2h, or an instant such as 2026-07-27T09:00:00Z.") from None  # fmt: skip
+
+    @property
+    def narrows(self) -> bool:
+        """Is something given besides a status? Nobody acts on everything by mistake."""
+        return any(one for name in FIELDS if name not in ("status", "tenant") for one in self.given.get(name, []))
+
+    def address(self, path: str, **more: Any) -> str:
+        return query(path, **{name: self.given[name] for name in FIELDS if name in self.given}, **more)
+
+    def words(self) -> str:
+        """The filter in words, for people."""
+        f = self.filter
+        parts = [f"{name} {value}" for name, value in (("queue", f.queue), ("task", f.task), ("key", f.key), ("tenant", f.tenant)) if value]  # fmt: skip
+        parts += [f"children of {f.parent_id}"] if f.parent_id else []
+        parts += [f"{name} {self.text(name)}" for name in ("since", "before") if self.text(name)]
+        parts += [" or ".join(f.status)] if f.status else []
+        return ", ".join(parts) or "all"
+
+
+def routes(desk: Desk) -> APIRouter:
+    made, app = desk.router(), desk.app
+
+    @made.get("/jobs")
+    def find(request: Request, who: Viewer, given: Given, cursor: Annotated[str | None, Query(max_length=500)] = None) -> Response:  # fmt: skip
+        now = desk.now()
+        asked = Asked(given, who, now)
+        found, following, total = [], None, 0
+        if not asked.problem:
+            f = asked.filter
+            rows = app._read(lambda c: app.engine.reader.find(c, f, LIMIT + 1, below(cursor)))
+            kept, following = page(rows, LIMIT, lambda job: job.id)
+            found = list(kept)
+            total = len(rows) if not cursor and len(rows) <= LIMIT else desk.lately(("count", f.tenant, asked.address("")), lambda: app._read(lambda c: app.engine.reader.count(c, f, CAP)))  # fmt: skip
+        return desk.page(
+            request, "jobs.html", "Jobs", 422 if asked.problem else 200, jobs=found, asked=asked, statuses=list(Status), total=total, cap=CAP,
+            now=now, following=asked.address("/jobs", cursor=following) if following else None, first=asked.address("/jobs") if cursor else None,
+            names=names(app, desk, who), chosen=set(given.get("status", [])), several=who.tenant is None,
+        )  # fmt: skip
+
+    @made.get("/jobs/go")
+    def go(who: Viewer, q: Annotated[str, Query(max_length=500)] = "") -> Response:
+        """From the search: a number is a job, a known queue or task its jobs, anything else a key."""
+        text = q.strip()
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            return RedirectResponse(f"/jobs/{int(text)}", 303)
+        known = names(app, desk, who)
+        kind = "queue" if text in known["queues"] else "task" if text in known["tasks"] else "key"
+        return RedirectResponse(query("/jobs", **{kind: text}), 303)
+
+    @made.get("/jobs/act")
+    def ask(request: Request, who: Viewer, given: Given, event: str = "replay", force: str = "") -> Response:
+        """What an act on many would do."""
+        asked, again = _asked(given, who, event), bool(force)
+        found = app.jobs.admin.matching(asked.filter, event, MOST_ACTED, again)
+        sample = app._read(lambda c: app.engine.reader.get_many(c, found[:SAMPLE]))
+        return desk.page(
+            request, "jobs_act.html", f"{ACTS[event]} jobs", asked=asked, event=event, verb=ACTS[event], force=again, total=len(found),
+            capped=len(found) >= MOST_ACTED, sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
+            label=f"{ACTS[event]} {plural(len(found), 'job')}", ids=found if "ids" in given else None,
+        )  # fmt: skip
+
+    @made.post("/jobs/act")
+    def act(request: Request, form: Operator) -> Response:
+        event = form.text("event")
+        asked = _asked({name: form.many(name) for name in FIELDS if any(form.many(name))}, form.who, event)
+        most = min(number(form.text("most"), "most"), MOST_ACTED)
+        force = bool(form.text("force"))
+        found = app.jobs.admin.matching(asked.filter, event, most, force)
+        bulk = app.jobs.admin.act_on(event, found, form.who.actor, form.reason, asked.tenant, force)
+        what = {"cancel": "cancelled, or asked to stop", "replay": "queued again"}[event]
+        said = f"{plural(len(bulk.done), 'job')} {'is' if len(bulk.done) == 1 else 'are'} {what}."
+        if bulk.refused:
+            first = next(iter(bulk.refused.values()))
+            said += f" {plural(len(bulk.refused), 'job')} could not be: {first}"
+        return desk.done(request, asked.address("/jobs"), said, "warn" if bulk.refused or not bulk.done else "good")
+
+    def _asked(given: dict[str, list[str]], who: Identity, event: str) -> Asked:
+        if event not in ACTS:
+            raise InvalidArgument("event", f"is {event[:40]!r}.", "Use cancel or replay.")
+        asked = Asked(given, who, desk.now())
+        if asked.problem:
+            raise InvalidArgument("filter", f"cannot be used: {asked.problem}")
+        if not asked.narrows:
+            raise InvalidArgument("filter", "names nothing besides a status.", "Name a queue, a task, a key, a time, or choose jobs.")  # fmt: skip
+        return asked
+
+    return made
+
+
+def names(app: Duly, desk: Desk, who: Identity) -> dict[str, list[str]]:
+    """Queues and tasks that are known, for those who type; of who belongs to a tenant, those of its own live jobs."""
+    mine = whose(who)
+    tally = desk.lately(("tally", mine), lambda: app._read(lambda c: app.engine.reader.tally(c, mine)))
+    queues = {row["queue"] for row in tally}
+    tasks: set[str] = set()
+    if mine is None:
+        workers = app._read(lambda c: app.engine.reader.live_workers(c, WORKER_GONE))
+        queues |= set(app.queues.all()) | {queue for worker in workers for queue in worker["queues"]}
+        tasks = set(app.engine.task_names) | {task for worker in workers for task in worker["tasks"]}
+    return {"queues": sorted(queues), "tasks": sorted(tasks)}

@@ -1,0 +1,78 @@
+"""Logging in and out. A login is a new session each time; the one that the browser had ends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from duly.accounts.account import LONGEST_LOGIN, Throttled
+from duly.web.dashboard.desk import Desk, check_csrf, local_path, read_form
+from duly.web.gate import COOKIE, read_cookie
+from duly.web.identity import identity_of
+
+
+def routes(desk: Desk) -> APIRouter:
+    made = desk.router()
+
+    def form(next: str, name: str = "", wrong: str = "", status: int = 200, after: float = 0) -> Response:
+        text = desk.env.get_template("login.html").render(next=next, name=name, wrong=wrong)
+        return HTMLResponse(text, status, {"Retry-After": str(max(1, round(after)))} if after else None)
+
+    @made.get("/login")
+    def show(next: Annotated[str, Query(max_length=2_000)] = "/") -> Response:
+        return form(local_path(unquote(next)))
+
+    @made.post("/login")
+    async def log_in(request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+
+        fields = await read_form(request)
+
+        def one(name: str) -> str:
+            return fields.get(name, [""])[-1]
+
+        to, name = local_path(one("next")), one("name")[:200]
+        address = request.client.host if request.client else ""
+        try:
+            session = await run_in_threadpool(desk.accounts.log_in, name, one("password"), address)
+        except Throttled as error:
+            return form(to, name, f"Too many wrong passwords. Try again in {_wait(error.after)}.", 429, error.after)
+        if session is None:
+            return form(to, name, "The name or the password is wrong.", 401)
+        had = _cookie(request)
+        if had is not None:
+            await run_in_threadpool(desk.accounts.log_out, had)
+        answer = RedirectResponse(to, status_code=303)
+        answer.set_cookie(COOKIE, session, **_kept(request), max_age=int(LONGEST_LOGIN.total_seconds()))
+        return answer
+
+    @made.post("/logout")
+    async def log_out(request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+
+        check_csrf(identity_of(request), await read_form(request))
+        had = _cookie(request)
+        if had is not None:
+            await run_in_threadpool(desk.accounts.log_out, had)
+        answer = RedirectResponse("/login", status_code=303)
+        answer.delete_cookie(COOKIE, **_kept(request))
+        return answer
+
+    return made
+
+
+def _kept(request: Request) -> dict[str, Any]:
+    """Not read by scripts, not sent along by other sites, and where the connection is secret, sent over such ones only."""
+    return {"path": "/", "httponly": True, "samesite": "lax", "secure": request.url.scheme == "https"}
+
+
+def _cookie(request: Request) -> str | None:
+    return read_cookie(request.headers.get("cookie", "").encode("latin-1"))
+
+
+def _wait(seconds: float) -> str:
+    whole = max(1, round(seconds))
+    return f"{whole} s" if whole < 120 else f"{whole // 60} min"

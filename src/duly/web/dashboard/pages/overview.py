@@ -1,0 +1,146 @@
+"""``/``: how things stand, on one page. What is wrong stands on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from duly.accounts.account import Identity, Role
+from duly.app import Duly
+from duly.jobs.ask import WORKER_GONE
+from duly.jobs.job import Status
+from duly.jobs.read import JobFilter
+from duly.kernel.errors import NotFound
+from duly.monitoring.examine import gate_facts
+from duly.monitoring.pulse import Beat, pulse
+from duly.web.api.common import whose
+from duly.web.dashboard.desk import Desk, query, sees
+
+Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
+#: Failed jobs that are listed.
+FAILED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Banner:
+    """What a person should know before anything else."""
+
+    kind: str
+    said: str
+    link: str = ""
+    label: str = ""
+
+
+def routes(desk: Desk) -> APIRouter:
+    made, app = desk.router(), desk.app
+
+    @made.get("/")
+    def overview(request: Request, who: Viewer) -> Response:
+        mine = whose(who)
+        app.open()
+
+        def ask() -> dict[str, Any]:
+            return app.db.read(
+                lambda c: {
+                    "tally": app.engine.reader.tally(c, mine),
+                    "beats": pulse(app.db, c, mine),
+                    "workers": app.engine.reader.live_workers(c, WORKER_GONE),
+                    "gate": gate_facts(app.engine, c),
+                    "failed": app.engine.reader.find(c, JobFilter(tenant=mine, status=(Status.FAILED,)), FAILED),
+                }
+            )
+
+        found = desk.lately(("overview", mine), ask)
+        raised = app.alerts.standing().raised if who.tenant is None and who.may("alerts", Role.VIEWER) else None
+        beats: list[Beat] = found["beats"]
+        return desk.page(
+            request, "overview.html", "Overview", **found, raised=raised, slots=_slots(app, who), banners=banners(app, found, raised, who),
+            totals=_totals(found["tally"]), hour=_hour(beats), chart=_chart(beats), delays=_delay_chart(beats), scoped=who.tenant,
+        )  # fmt: skip
+
+    return made
+
+
+def banners(app: Duly, found: dict[str, Any], raised: Any, who: Identity) -> list[Banner]:
+    """What stands on top: the gate, alerts, and queues with work that nobody serves."""
+    out = []
+    gate = found["gate"]
+    if not gate.online:
+        by = f" by {gate.by}" if gate.by else ""
+        out.append(Banner("bad", f"The gate is offline{by}: no worker claims anything.{f' {gate.reason}' if gate.reason else ''}", "/queues", "Queues & gate"))  # fmt: skip
+    served = {queue for worker in found["workers"] for queue in worker["queues"]}
+    unserved = [row for row in found["tally"] if row["ready"] and row["queue"] not in served]
+    if unserved and not found["workers"]:
+        out.append(Banner("bad", f"No worker is alive, and {sum(row['ready'] for row in unserved):,} jobs are ready.", "/jobs?status=queued", "Queued jobs"))  # fmt: skip
+    else:
+        for row in unserved[:3]:
+            name = row["queue"]
+            out.append(Banner("warn", f"No worker serves queue {name}, and {row['ready']:,} of its jobs are ready: duly worker --queue {name}", query("/jobs", queue=name, status="queued"), "Its jobs"))  # fmt: skip
+    for alert in (raised or ())[:3]:
+        if not alert.is_acked and alert.rule not in ("gate_offline", "queue_unserved"):
+            kind = "bad" if alert.severity == "critical" else "warn"
+            out.append(Banner(kind, alert.detail, "/alerts", "Alerts"))
+    return out
+
+
+def _totals(tally: list[dict[str, Any]]) -> dict[str, Any]:
+    oldest = min((row for row in tally if row["oldest_ready"] is not None), key=lambda row: row["oldest_ready"], default=None)  # fmt: skip
+    return {
+        **{name: sum(row[name] for row in tally) for name in ("ready", "running", "later")},
+        "oldest": oldest["oldest_ready"] if oldest else None, "oldest_queue": oldest["queue"] if oldest else "",
+    }  # fmt: skip
+
+
+def _hour(beats: list[Beat]) -> dict[str, Any]:
+    """The last hour, which the last twelve stretches are."""
+    last = beats[-12:]
+    delays = [beat.p50 for beat in last if beat.p50 is not None]
+    worst = [beat.p95 for beat in last if beat.p95 is not None]
+    return {
+        "ended": sum(beat.ended for beat in last), "failed": sum(beat.failed for beat in last),
+        "p50": sorted(delays)[len(delays) // 2] if delays else None, "p95": max(worst, default=None),
+    }  # fmt: skip
+
+
+def _chart(beats: list[Beat]) -> str:
+    return orjson.dumps({
+        "x": [int(beat.start.timestamp()) for beat in beats],
+        "series": [
+            {"label": "ended", "values": [beat.ended for beat in beats], "colour": "accent", "bars": True},
+            {"label": "failed", "values": [beat.failed for beat in beats], "colour": "bad", "bars": True},
+        ],
+    }).decode()  # fmt: skip
+
+
+def _delay_chart(beats: list[Beat]) -> str:
+    def rounded(value: float | None) -> float | None:
+        return None if value is None else round(value, 3)
+
+    return orjson.dumps({
+        "x": [int(beat.start.timestamp()) for beat in beats],
+        "series": [
+            {"label": "median", "values": [rounded(beat.p50) for beat in beats], "colour": "accent", "unit": " s"},
+            {"label": "95 of 100", "values": [rounded(beat.p95) for beat in beats], "colour": "warn", "unit": " s"},
+        ],
+    }).decode()  # fmt: skip
+
+
+def _slots(app: Duly, who: Identity) -> list[dict[str, Any]]:
+    """Who has each slot; of another tenant's session only that somebody has it."""
+    if not who.may("automations", Role.VIEWER):
+        return []
+    from duly.automations.door import Automations
+
+    room, out = Automations.of(app), []
+    for slot in room.slots():
+        session = None
+        if slot.session_id is not None:
+            try:
+                session = room.session(slot.session_id, whose(who))
+            except NotFound:
+                pass
+        out.append({"name": slot.name, "held": slot.session_id is not None, "since": slot.since, "session": session})
+    return out

@@ -1,0 +1,155 @@
+"""Serving ``app.create`` until a signal, or on a thread beside a worker: on loopback, unless somebody says otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.util
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from duly.app import Duly
+from duly.kernel.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import uvicorn
+
+#: Where the dashboard is looked for.
+HOST, PORT = "127.0.0.1", 8787
+#: Ports that are tried, one after the other, where one is taken.
+TRIED = 20
+#: What the web needs besides Duly: the extra ``web``.
+NEEDED = ("fastapi", "uvicorn", "jinja2", "argon2")
+
+
+def run(
+    app: Duly, token: str, *, host: str = HOST, port: int = PORT, allow_remote: bool = False, tenant: str | None = None,
+    told: Callable[[str], None] = lambda url: None, local: bool = False,
+) -> None:  # fmt: skip
+    """Serve until SIGINT or SIGTERM. ``told`` is called with the URL once connections are taken.
+
+    ``local``: may it be a door without accounts, where ``is_local`` allows that? Raises InvalidArgument.
+    """
+    opened = local and is_local(app, token, host)
+    if not opened and not is_guarded(app, token):
+        raise InvalidArgument("web_token", "is not set, and nobody is let in without a token or an account.", "Set DULY_WEB_TOKEN, for example to the output of `openssl rand -hex 32`, or make a user: duly users create.")  # fmt: skip
+    if not allow_remote and not _is_loopback(host):
+        raise InvalidArgument("host", f"is {host}, which other machines can reach.", "Say so with --allow-remote, behind something that speaks TLS.")  # fmt: skip
+    with _listening(host, port) as listener, _quiet():
+        server = _server(app, token, tenant, opened)
+        told(_url(host, listener))
+        server.run(sockets=[listener])
+
+
+def is_local(app: Duly, token: str, host: str) -> bool:
+    """Is everybody let in? On an embedded database at an address that only this machine reaches, as long as there is no account and no token."""
+    from duly.accounts.door import Accounts
+
+    return not token and app.db.is_sqlite and _is_loopback(host) and not Accounts(app).exist()
+
+
+def is_guarded(app: Duly, token: str) -> bool:
+    """Is there somebody who could come in?"""
+    from duly.accounts.door import Accounts
+
+    return bool(token) or Accounts(app).exist()
+
+
+def missing() -> str | None:
+    """What is not installed that the web needs; None where all of it is there. Nothing is imported."""
+    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), None)
+
+
+class Beside:
+    """The site on a thread of a process that does something else, on loopback. ``url`` is where; it ends with ``stop``, or with the process.
+
+    ``port`` is tried first, then those behind it. Raises InvalidArgument where none is free.
+    """
+
+    def __init__(self, app: Duly, token: str, port: int = PORT) -> None:
+        self.local = is_local(app, token, HOST)
+        self._app, self._token = app, token
+        self._listener = _first_free(port)
+        self.url = _url(HOST, self._listener)
+        self._asked = threading.Event()
+        self._server: Any = None
+        self._thread = threading.Thread(target=self._run, name="duly web", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        # what it needs is imported here, so that the worker need not wait for it
+        with self._listener:
+            self._server = _server(self._app, self._token, None, self.local)
+            if not self._asked.is_set():
+                self._server.run(sockets=[self._listener])
+
+    def stop(self) -> None:
+        """Answer what was asked, and end."""
+        self._asked.set()
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._listener.close()
+
+
+def _server(app: Duly, token: str, tenant: str | None, local: bool) -> uvicorn.Server:
+    lacking = missing()
+    if lacking is not None:
+        raise InvalidArgument("web", f"needs {lacking}, which is not installed.", 'Install it with `pip install "duly[web]"`.')  # fmt: skip
+    import uvicorn
+
+    from duly.web.app import create
+
+    made = create(app, token, tenant=tenant, local=local)
+    config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3)  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def _url(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InvalidArgument("port", f"{host}:{port} cannot be listened on: {error.strerror or error}.") from None
+
+
+def _first_free(port: int) -> socket.socket:
+    for one in range(port, port + TRIED):
+        try:
+            return socket.create_server((HOST, one))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise InvalidArgument("port", f"{HOST}:{one} cannot be listened on: {error.strerror or error}.") from None  # fmt: skip
+    raise InvalidArgument("port", f"none of {port} to {port + TRIED - 1} is free.", "Run without it: --no-web.")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The server ends in good order on a signal and raises it once more; nobody is to be hit by that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,5 @@
+"""AI APIs on loopback."""
+
+from automations.servers.ai import AI, Asked, Gone, Reply, Says, Silent, Status
+
+__all__ = ["AI", "Asked", "Gone", "Reply", "Says", "Silent", "Status"]

@@ -1,0 +1,139 @@
+"""``duly web``, and the dashboard beside ``duly up``: who is let in where."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from cli.hands import Run
+from duly import Duly
+from duly.accounts.door import Accounts
+from duly.kernel.errors import InvalidArgument
+from duly.web import serve
+
+APP = """
+from duly import Duly
+app = Duly("sqlite:///work.db")
+
+@app.task("greet")
+def greet(name: str = "you") -> str:
+    return f"hello {name}"
+"""
+
+
+def begun(folder: Path, *args: str) -> tuple[subprocess.Popen[str], list[str]]:
+    """A process, and what it says until it says how to stop it."""
+    (folder / "work.py").write_text(APP)
+    made = subprocess.Popen(
+        [sys.executable, "-m", "duly", *args], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    said: list[str] = []
+    assert made.stdout is not None
+    while not said or "Ctrl-C" not in said[-1]:
+        line = made.stdout.readline()
+        assert line, made.communicate(timeout=30)[1]
+        said.append(line)
+    return made, said
+
+
+def page(url: str) -> str:
+    request = urllib.request.Request(url, headers={"Accept": "text/html"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found: str = answer.read().decode()
+        return found
+
+
+def address(said: list[str]) -> str:
+    line = next(one for one in said if "http://" in one)
+    return "http://" + line.partition("http://")[2].split()[0].rstrip(",")
+
+
+def test_duly_up_serves_the_dashboard_and_ends_with_it(tmp_path: Path) -> None:  # issue 8
+    up, said = begun(tmp_path, "up", "work.py")
+    try:
+        assert "no account: for everybody on this machine" in "".join(said)
+        assert "<h1>Overview</h1>" in page(address(said) + "/")
+    finally:
+        up.send_signal(signal.SIGINT)
+        _, err = up.communicate(timeout=60)
+    assert up.returncode == 0, err
+    assert "Traceback" not in err
+
+
+def test_duly_up_leaves_it_out_when_asked_and_when_it_ends_by_itself(tmp_path: Path) -> None:
+    up, said = begun(tmp_path, "up", "work.py", "--no-web")
+    up.send_signal(signal.SIGINT)
+    up.communicate(timeout=60)
+    assert "dashboard" not in "".join(said)
+    done = subprocess.run(
+        [sys.executable, "-m", "duly", "up", "work.py", "--until-idle"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert "dashboard" not in done.stdout
+
+
+def test_duly_web_says_that_everybody_is_let_in(tmp_path: Path) -> None:
+    web, said = begun(tmp_path, "web", "work.py", "--port", "0")
+    try:
+        assert "everybody on this machine" in "".join(said)
+        assert "<h1>Jobs</h1>" in page(address(said) + "/jobs")
+    finally:
+        web.send_signal(signal.SIGINT)
+        _, err = web.communicate(timeout=60)
+    assert web.returncode == 0, err
+
+
+def test_any_other_door_is_refused_without_accounts(run: Run, tmp_path: Path) -> None:  # issue 8
+    said = run("web", "--host", "0.0.0.0", "--allow-remote")
+    assert said.code == 1 or said.code == 2
+    assert "web_token" in said.err
+    assert "duly users create" in said.err
+
+
+def test_a_door_is_open_on_an_embedded_database_on_loopback_without_accounts_only(db_url: str) -> None:  # issue 8
+    app = Duly(db_url)
+    try:
+        embedded = db_url.startswith("sqlite")
+        assert serve.is_local(app, "", "127.0.0.1") is embedded
+        assert serve.is_local(app, "", "::1") is embedded
+        assert serve.is_local(app, "", "localhost") is embedded
+        assert not serve.is_local(app, "", "0.0.0.0")
+        assert not serve.is_local(app, "", "192.0.2.1")
+        assert not serve.is_local(app, "a token of the settings", "127.0.0.1")
+        assert not serve.is_guarded(app, "")
+        with pytest.raises(InvalidArgument, match="web_token"):
+            serve.run(app, "", host="0.0.0.0", allow_remote=True, local=True)
+        Accounts(app).create_token("ci", "viewer")
+        assert not serve.is_local(app, "", "127.0.0.1")
+        assert serve.is_guarded(app, "")
+        with pytest.raises(InvalidArgument, match="--allow-remote"):
+            serve.run(app, "", host="0.0.0.0", local=True)
+    finally:
+        app.close()
+
+
+def test_the_next_port_is_taken_where_one_is_in_use(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        if port > 65_000:
+            port -= 1_000
+        site = serve.Beside(app, "", port)
+        try:
+            assert int(site.url.rpartition(":")[2]) >= port
+            assert site.url != f"http://127.0.0.1:{taken.getsockname()[1]}"
+            site.start()
+            assert "<h1>Overview</h1>" in page(site.url + "/")
+        finally:
+            site.stop()
+            app.close()

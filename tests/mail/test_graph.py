@@ -1,0 +1,207 @@
+"""Through Microsoft Graph (PROVIDERS section 3): tokens, throttling, lost answers, four at once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from duly import Duly, Status
+from duly.mail import Mail, Undelivered
+from duly.testing import ManualClock, drain
+from mail.hands import ON_ONE, actions, message_of, put, run, states
+from mail.servers import LOST, Graph
+
+Make = Callable[..., Duly]
+
+
+@pytest.fixture
+def app(make: Make, graph: Graph) -> Duly:
+    return make(**settings(graph))
+
+
+def settings(graph: Graph) -> dict[str, Any]:
+    return {
+        "mail_provider": "graph", "graph_tenant": "contoso", "graph_client_id": "app", "graph_client_secret": "hush",
+        "graph_url": f"{graph.url}/v1.0", "graph_token_url": graph.url,
+    }  # fmt: skip
+
+
+def test_a_message_is_accepted_with_202(app: Duly, graph: Graph) -> None:
+    # R003-7
+    job = run(
+        app, to=["Ada <ada@example.org>", "bob@example.org"], cc="eve@example.org", html="<p>", reply_to="help@example.org",
+        headers={"X-Shop": "7"}, attachments=[{"filename": "a.txt", "content": base64.b64encode(b"a").decode()}],
+    )  # fmt: skip
+    assert (job.status, job.remote_id, actions(app, job.id)) == (Status.SUCCEEDED, "request-1", ["EMAIL_SENT"])
+    token, sent = graph.asked
+    assert token.path == "/contoso/oauth2/v2.0/token"
+    assert token.body == {
+        "grant_type": ["client_credentials"], "client_id": ["app"], "client_secret": ["hush"],
+        "scope": ["https://graph.microsoft.com/.default"],
+    }  # fmt: skip
+    assert (sent.path, sent.headers["authorization"]) == ("/v1.0/users/desk@example.org/sendMail", "Bearer token-1")
+    message = sent.body["message"]
+    assert message["toRecipients"] == [
+        {"emailAddress": {"address": "ada@example.org", "name": "Ada"}}, {"emailAddress": {"address": "bob@example.org"}}
+    ]  # fmt: skip
+    assert message["body"] == {"contentType": "HTML", "content": "<p>"}
+    assert message["internetMessageId"] == job.output["message_id"]
+    assert [h["name"] for h in message["internetMessageHeaders"]] == ["X-Shop", "x-duly-key"]
+    assert message["attachments"][0]["contentBytes"] == base64.b64encode(b"a").decode()
+
+
+def test_a_token_is_kept_until_shortly_before_it_expires(app: Duly, graph: Graph, clock: ManualClock) -> None:
+    for _ in range(3):
+        run(app)
+    assert graph.tokens == 1
+    clock.advance(3299)
+    run(app)
+    assert graph.tokens == 1
+    clock.advance(2)  # five minutes before the end of the hour
+    run(app)
+    assert graph.tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "tokens"),
+    [("3599", 1), ("3599.5", 1), (3599.5, 1), (None, 2), ("soon", 2), ("nan", 2), ("1e999", 2)],
+)
+@ON_ONE
+def test_the_life_of_a_token_is_read_as_it_is_written(app: Duly, graph: Graph, expires_in: Any, tokens: int) -> None:
+    graph.expires_in = expires_in
+    run(app)
+    run(app)
+    assert graph.tokens == tokens
+
+
+def test_a_token_that_is_refused_is_fetched_anew_once(app: Duly, graph: Graph) -> None:
+    run(app)
+    graph.good = {"token-2"}
+    job = run(app)
+    assert (job.status, job.attempts, graph.tokens) == (Status.SUCCEEDED, 1, 2)
+    assert len(graph.taken) == 2
+
+
+def test_a_new_token_that_is_refused_too_pauses_the_queue(app: Duly, graph: Graph) -> None:
+    graph.good = set()
+    job = run(app)
+    assert (job.status, job.attempts, graph.tokens, states(app, job.id)) == (Status.QUEUED, 0, 2, [])
+    assert app.queues.get("mail").paused_reason == "mail: Microsoft Graph answered 401 InvalidAuthenticationToken"
+
+
+def test_a_secret_that_has_expired_pauses_the_queue_and_is_not_repeated(app: Duly, graph: Graph) -> None:
+    graph.refuses = 401, {}, {"error": "invalid_client", "error_codes": [7000222], "error_description": "hush"}
+    job = run(app)
+    assert (job.status, job.attempts, graph.sent) == (Status.QUEUED, 0, [])
+    assert app.queues.get("mail").paused_reason == "mail: no token of Microsoft Graph: 401 invalid_client AADSTS7000222"
+
+
+def test_throttling_is_waited_for_exactly_and_costs_no_attempt(app: Duly, graph: Graph, clock: ManualClock) -> None:
+    graph.answers = [(429, {"Retry-After": "150"}, {"error": {"code": "ApplicationThrottled"}})]
+    job = run(app)
+    assert (job.status, job.attempts, (job.due_at - clock.now()).total_seconds()) == (Status.QUEUED, 0, 150)  # type: ignore[operator]
+    clock.advance(149)
+    drain(app)
+    assert len(graph.sent) == 1
+    clock.advance(1)
+    drain(app)
+    assert (app.jobs.get(job.id).status, len(graph.taken)) == (Status.SUCCEEDED, 1)
+
+
+def test_a_service_that_is_not_there_for_a_while_is_tried_again(app: Duly, graph: Graph, clock: ManualClock) -> None:
+    graph.answers = [(503, {"Retry-After": "33"}, None)]
+    job = run(app)
+    assert (job.attempts, (job.due_at - clock.now()).total_seconds()) == (1, 33)  # type: ignore[operator]
+    clock.advance(33)
+    drain(app)
+    assert app.jobs.get(job.id).status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 413])
+@ON_ONE
+def test_what_graph_refuses_fails_at_once(app: Duly, graph: Graph, status: int) -> None:
+    # T003-d
+    graph.answers = [(status, {}, {"error": {"code": "ErrorX", "message": "ada@example.org"}})]
+    job = run(app)
+    assert (job.status, job.attempts, actions(app, job.id)) == (Status.FAILED, 1, ["JOB_FAILED_PERMANENT"])
+    assert message_of(job) == f"Microsoft Graph answered {status} ErrorX"
+
+
+def test_a_permission_that_was_lacking_is_given_and_the_message_replayed(app: Duly, graph: Graph) -> None:
+    # T003-d: what is known of a refusal ends where a person wants it tried again
+    graph.answers = [(403, {}, {"error": {"code": "ErrorAccessDenied"}})]
+    job = run(app)
+    assert (job.status, states(app, job.id)) == (Status.FAILED, ["refused"])
+    app.jobs.replay(job.id)
+    drain(app)
+    assert (app.jobs.get(job.id).status, len(graph.taken)) == (Status.SUCCEEDED, 1)
+
+
+def test_an_answer_that_is_lost_is_an_outcome_that_nobody_knows(app: Duly, graph: Graph) -> None:
+    # T003-h: there is no key to ask by
+    graph.answers = [LOST]
+    job = run(app)
+    assert (job.status, job.attempts, states(app, job.id)) == (Status.FAILED, 1, ["unknown"])
+    assert "the outcome is unknown for 1 of 1 recipients" in message_of(job)
+    app.jobs.replay(job.id)
+    drain(app)
+    assert (app.jobs.get(job.id).status, len(graph.taken)) == (Status.FAILED, 1)
+
+
+def test_a_header_that_graph_does_not_carry_is_named(app: Duly, graph: Graph) -> None:
+    job = run(app, headers={"List-Unsubscribe": "<https://example.org>"})
+    assert message_of(job) == "headers.List-Unsubscribe: Microsoft Graph carries only headers that begin with x-"
+    assert graph.asked == []
+
+
+def test_four_at_once_are_the_limit_of_the_queue_when_a_worker_begins(make: Make, graph: Graph) -> None:
+    app = make(**settings(graph))
+    busy, most, lock = [0], [0], threading.Lock()
+    reply = graph.reply
+
+    def slow(asked: Any, sending: bool) -> Any:
+        with lock:
+            busy[0] += sending
+            most[0] = max(most[0], busy[0])
+        threading.Event().wait(0.02)
+        try:
+            return reply(asked, sending)
+        finally:
+            with lock:
+                busy[0] -= sending
+
+    graph.reply = slow  # type: ignore[method-assign]
+    jobs = [put(app) for _ in range(12)]
+    app.worker({"mail": 12}).run(until_idle=True)
+    assert app.queues.get("mail").limit == 4
+    assert {app.jobs.get(n).status for n in jobs} == {Status.SUCCEEDED}
+    assert 1 <= most[0] <= 4
+
+
+def test_a_limit_that_an_operator_has_set_stays(make: Make, graph: Graph) -> None:
+    app = make(**settings(graph))
+    app.queues.set("mail", limit=2)
+    put(app)
+    app.worker({"mail": 12}).run(until_idle=True)
+    assert app.queues.get("mail").limit == 2
+
+
+def test_a_look_fetches_a_token_and_sends_nothing(app: Duly, graph: Graph) -> None:
+    assert asyncio.run(Mail.of(app).check()) == "a token was given out"
+    assert graph.sent == []
+    graph.refuses = 400, {}, {"error": "unauthorized_client", "error_codes": [700016]}
+    with pytest.raises(Undelivered, match="AADSTS700016"):
+        asyncio.run(Mail.of(app).check())
+
+
+def test_a_secret_is_not_sent_over_plain_http_to_elsewhere(make: Make, graph: Graph) -> None:
+    app = make(**settings(graph) | {"graph_token_url": "http://login.example.org"})
+    run(app)
+    assert app.queues.get("mail").paused_reason == "mail: graph_token_url is not an https:// URL"
+    assert not re.search("hush", str(app.db.read(lambda c: c.exec_driver_sql("SELECT * FROM audit_log").all())))

@@ -1,0 +1,34 @@
+"""Processes without the wait: forked from one that has imported everything and done nothing.
+
+In the flow: ``crash/scene.py`` (workers that are killed) and ``integrations/celery_scene.py`` (Celery workers). One such process for each process
+of tests, started when the first of them is wanted. Refuses to know: what is done in them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing import forkserver
+from pathlib import Path
+
+CONTEXT = multiprocessing.get_context("forkserver")
+_TESTS = str(Path(__file__).parent)
+#: Everything that is imported before a process is forked. What is missing here is imported in each.
+_PRELOAD = [
+    "pytest", "crash.program", "celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork", "celery.concurrency.solo",
+    "celery.worker.consumer", "kombu.transport.redis", "integrations.celery_tasks", "duly.integrations.celery",
+]  # fmt: skip
+
+
+def start() -> None:
+    """Start the process that all others are forked from, where it is not there yet."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([_TESTS, *([before] if before else [])])
+    try:
+        CONTEXT.set_forkserver_preload(_PRELOAD)
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,85 @@
+"""What the tests of the web share: an application on both databases, the site over it, and somebody who asks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Protocol
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from duly import Duly
+from duly.accounts.door import Accounts
+from duly.testing import ManualClock
+from duly.web.app import create
+from served import served
+
+NOW = datetime(2026, 3, 27, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+@pytest.fixture
+def app(db_url: str, clock: ManualClock) -> Iterator[Duly]:
+    made = Duly(db_url, clock=clock)
+
+    @made.task("greet")
+    def greet(name: str = "you") -> str:
+        return f"hello {name}"
+
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def accounts(app: Duly) -> Accounts:
+    return Accounts(app)
+
+
+@pytest.fixture
+def site(app: Duly) -> FastAPI:
+    """The whole application over HTTP; it asks everybody for a token."""
+    return create(app)
+
+
+class Caller(Protocol):
+    def __call__(
+        self, role: str = "viewer", tenant: str | None = None, scopes: tuple[str, ...] = ("*",)
+    ) -> TestClient: ...
+
+
+@pytest.fixture
+def client(site: FastAPI, accounts: Accounts) -> Iterator[Caller]:
+    """``client(role="operator", tenant="acme", scopes=("jobs",))``: somebody with a token of their own."""
+    number, made = itertools.count(1), []
+
+    def somebody(role: str = "viewer", tenant: str | None = None, scopes: tuple[str, ...] = ("*",)) -> TestClient:
+        token, _ = accounts.create_token(f"test {next(number)}", role, tenant=tenant, scopes=scopes)
+        one = TestClient(site, headers={"Authorization": f"Bearer {token}"}, raise_server_exceptions=True)
+        made.append(one)
+        return one
+
+    yield somebody
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def stranger(site: FastAPI) -> Iterator[TestClient]:
+    """Somebody without a token."""
+    with TestClient(site) as made:
+        yield made
+
+
+@pytest.fixture(name="served")
+def served_() -> Callable[..., AbstractContextManager[httpx2.Client]]:
+    """``with served(site, headers) as client``."""
+    return served

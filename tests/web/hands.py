@@ -1,0 +1,42 @@
+"""What tests of several routers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+
+def problem(answer: Any, status: int) -> dict[str, Any]:
+    """What an answer says that is a problem (RFC 9457) of this status."""
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    said: dict[str, Any] = answer.json()
+    assert said["status"] == status
+    return said
+
+
+def wander(made: FastAPI, client: TestClient, path_regex: str, count: int, max_examples: int = 6) -> None:
+    """Ask every operation below a path what schemathesis can think of: no answer is a 5xx, and each is as the description says.
+
+    ``count``: how many operations there are, so that none is left out unseen.
+    """
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+    authorized = {"Authorization": client.headers["authorization"]}
+    schema = schemathesis.openapi.from_asgi("/openapi.json", made, headers=authorized)
+    operations = [one.ok() for one in schema.include(path_regex=path_regex).get_all_operations()]
+    assert len(operations) == count, [f"{one.method} {one.path}" for one in operations]
+    for operation in operations:
+
+        @settings(max_examples=max_examples, suppress_health_check=list(HealthCheck), database=None, deadline=None)
+        @given(operation.as_strategy())
+        def ask(case: Any) -> None:
+            answer = case.call(headers=authorized)
+            assert answer.status_code < 500, answer.text
+            # what is not there fits the description, and is refused
+            case.validate_response(answer, excluded_checks=[positive_data_acceptance])
+
+        ask()
