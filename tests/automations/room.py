@@ -123,7 +123,7 @@ class Room:
         self._act(act)
 
     def stop(self, session: int, reason: SessionEndReason = SessionEndReason.CANCELLED) -> None:
-        """STOP, or PAUSE with SUSPENDED."""
+        """What ends the activation of a session."""
 
         def act(c: Any) -> tuple[None, Pass]:
             done = Pass()
@@ -134,7 +134,10 @@ class Room:
         self._act(act)
 
     def pause(self, session: int) -> None:
-        self.stop(session, SessionEndReason.SUSPENDED)
+        self.door.pause(session)
+
+    def resume(self, session: int) -> None:
+        self.door.resume(session)
 
     def tick(self) -> None:
         self.controller.tick()

@@ -481,7 +481,7 @@ def test_a_paused_session_goes_on_by_asking_the_same_again(room: Room) -> None:
         Status.INTERRUPTED,
         SessionEndReason.SUSPENDED,
     )
-    room.tick()
+    room.resume(ident)
     room.drain()
     session = room.session(ident)
     assert (session.end_reason, session.end_detail) == (SessionEndReason.COMPLETED, "now")
@@ -494,7 +494,7 @@ def test_a_job_of_an_earlier_activation_writes_nothing(room: Room) -> None:
     ident = room.start()
     stale = room.session(ident)
     room.pause(ident)
-    room.tick()
+    room.resume(ident)
     made = room.app.enqueue("AI_SESSION", {"session": ident, "activation": stale.activation})
     room.model.answers = [finish("of the right one")]
     room.drain()

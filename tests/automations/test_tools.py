@@ -280,7 +280,7 @@ def test_a_call_that_a_crash_came_into_is_made_again_only_if_it_may_be(room: Roo
     ident = room.start(tools=["charge"])
     room.drain()
     assert [c.status for c in room.calls(ident)] == [CallStatus.CALLED]
-    room.tick()
+    room.resume(ident)
     room.drain()
     assert room.session(ident).end_reason is SessionEndReason.COMPLETED
     assert len(calls) == (2 if repeat else 1)
@@ -337,7 +337,7 @@ def test_the_effect_of_a_tool_with_a_session_and_its_record_are_one_commit(ledge
     room.drain()
     assert effects(room) == []  # the slot was lost before the commit
     assert [c.status for c in room.calls(ident)] == [CallStatus.ASKED]
-    room.tick()
+    room.resume(ident)
     room.drain()
     assert (effects(room), len(tries)) == (["mine"], 2)
     assert room.results(ident)[0] == '"mine"'
@@ -428,7 +428,7 @@ def test_a_pause_does_not_and_the_job_of_before_is_waited_for_again(room: Room, 
     own, child = room.session(ident).job_id or 0, room.calls(ident)[0].job_id or 0
     room.pause(ident)
     assert [room.app.jobs.get(j).status for j in (own, child)] == ["cancelled", "queued"]
-    room.tick()
+    room.resume(ident)
     drain(room.app, queues=["automations"])
     assert room.session(ident).job_id not in (None, own)
     assert room.calls(ident)[0].job_id == child

@@ -31,7 +31,13 @@ def wander(made: FastAPI, client: TestClient, path_regex: str, count: int, max_e
     assert len(operations) == count, [f"{one.method} {one.path}" for one in operations]
     for operation in operations:
 
-        @settings(max_examples=max_examples, suppress_health_check=list(HealthCheck), database=None, deadline=None)
+        @settings(
+            max_examples=max_examples,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+            deadline=None,
+        )
         @given(operation.as_strategy())
         def ask(case: Any) -> None:
             answer = case.call(headers=authorized)

@@ -88,6 +88,12 @@ def test_a_page_that_cannot_be_is_refused_by_name(client: Caller, path: str) -> 
         assert problem(somebody.get(path, params={field: value}), 422)["field"] == field
 
 
+@pytest.mark.parametrize("name", ["%0A", "mail%0A", "%0D", "%00", ""])
+def test_a_name_that_no_queue_can_have_is_refused_as_a_name(client: Caller, name: str) -> None:
+    for answer in (client("admin").get(f"/api/v1/queues/{name}"), client("admin").post(f"/api/v1/queues/{name}/pause")):
+        assert problem(answer, 422)["field"].endswith("name")
+
+
 def test_an_operator_pauses_and_resumes_with_a_reason_on_record(app: Duly, client: Caller) -> None:
     somebody = client("operator")
     paused = somebody.post("/api/v1/queues/mail/pause", json={"reason": "the provider is down"}).json()

@@ -190,12 +190,12 @@ def routes(app: Duly) -> Any:
         tenant = _for(who, given.tenant)
         return _user(accounts.create_user(given.name, given.password, given.role, tenant=tenant, actor=who.actor, reason=given.reason))  # fmt: skip
 
-    @made.get("/users/{name:path}", response_model=User, responses=documented(404))
+    @made.get("/users/{name:any}", response_model=User, responses=documented(404))
     def user(name: Named, who: Admin) -> User:
         """One user."""
         return _user(accounts.user(name, who.tenant))
 
-    @made.patch("/users/{name:path}", response_model=User, responses=documented(404))
+    @made.patch("/users/{name:any}", response_model=User, responses=documented(404))
     def change(name: Named, given: ChangeIn, who: Admin) -> User:
         """Change a user's password or role, or let them in no more, or again. Their logins end."""
         _unbounded(who)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import orjson
 from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from starlette.convertors import Convertor, register_url_convertor
 
 from duly.accounts.account import Forbidden, Identity
 from duly.kernel.errors import InvalidArgument
@@ -22,6 +23,22 @@ from duly.web.problems import ProblemRoute, Stale, documented
 T = TypeVar("T")
 
 PREFIX = "/api/v1"
+
+
+class AnyName(Convertor[str]):
+    """What stands for a name in a path, ``{name:any}``: everything, so that one with a line break is refused as a name and not lost as a path."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("any", AnyName())
+
 
 #: An instant that is given: with its zone; one without is refused, not guessed.
 InstantIn = Annotated[
@@ -43,6 +60,7 @@ Reason = Annotated[Words, Field(max_length=2000, description="Why, for those who
 Ident = Annotated[int, Path(ge=1, le=MOST_ID)]
 #: A name in the path.
 Named = Annotated[str, Path(min_length=1, max_length=200), AfterValidator(lambda value: check_name(value, "name"))]
+
 IdentIn = Annotated[int, Field(ge=1, le=MOST_ID)]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]

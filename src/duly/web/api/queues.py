@@ -213,7 +213,7 @@ def routes(app: Duly) -> Any:
         listed = [one for one in app._read(lambda c: _queues(app, c, whose(who))) if one.name > above]
         return QueuePage(queues=listed[:limit], next=_next(listed, limit))
 
-    @made.get("/queues/{name:path}", response_model=Queue, responses=documented(404))
+    @made.get("/queues/{name:any}", response_model=Queue, responses=documented(404))
     def show(name: Named, who: Viewer) -> Queue:
         """One queue. 404 where nothing is set for it, nobody serves it and no job stands in it."""
         found = app._read(lambda c: _queues(app, c, whose(who), name))
@@ -224,31 +224,31 @@ def routes(app: Duly) -> Any:
     def one(settings: QueueSettings) -> Queue:
         return app._read(lambda c: _queues(app, c, None, settings.name, settings))[0]
 
-    @made.post("/queues/{name:path}/pause", response_model=Queue)
+    @made.post("/queues/{name:any}/pause", response_model=Queue)
     def pause(name: Named, who: Operator, given: Act | None = None) -> Queue:
         """Stop claims. Running jobs go on, new ones are accepted and wait. Pausing a paused queue changes its reason."""
         overall(who, "a queue")
         return one(app.queues.pause(name, _reason(given), who.actor))
 
-    @made.post("/queues/{name:path}/resume", response_model=Queue)
+    @made.post("/queues/{name:any}/resume", response_model=Queue)
     def resume(name: Named, who: Operator, given: Act | None = None) -> Queue:
         """Let claims go on. A queue that is not paused stays as it is."""
         overall(who, "a queue")
         return one(app.queues.resume(name, who.actor, _reason(given)))
 
-    @made.post("/queues/{name:path}/hold", response_model=Queue)
+    @made.post("/queues/{name:any}/hold", response_model=Queue)
     def hold(name: Named, given: HoldIn, who: Operator) -> Queue:
         """Stop claims until an instant; it opens by itself. A hold that lasts longer stays as it is."""
         overall(who, "a queue")
         return one(app.queues.hold(name, given.until, given.reason, who.actor))
 
-    @made.post("/queues/{name:path}/release", response_model=Queue)
+    @made.post("/queues/{name:any}/release", response_model=Queue)
     def release(name: Named, who: Operator, given: Act | None = None) -> Queue:
         """End a hold before its instant. A queue that is not held stays as it is."""
         overall(who, "a queue")
         return one(app.queues.release(name, who.actor, _reason(given)))
 
-    @made.put("/queues/{name:path}/limits", response_model=Queue)
+    @made.put("/queues/{name:any}/limits", response_model=Queue)
     def limit(name: Named, given: LimitsIn, who: Operator) -> Queue:
         """Set what limits a queue. All of it is replaced."""
         overall(who, "a queue")
@@ -284,7 +284,7 @@ def routes(app: Duly) -> Any:
             schedules=[HeldSchedule(schedule=s.schedule, count=s.count, first=list(s.first)) for s in found.schedules],
         )
 
-    @made.get("/blackouts/{name:path}", response_model=Blackout, responses=documented(404))
+    @made.get("/blackouts/{name:any}", response_model=Blackout, responses=documented(404))
     def blackout(name: Named, who: Viewer, response: Response) -> Blackout:
         """One blackout, with its ETag."""
         return _tagged(app.calendars.get(name), response)
@@ -303,7 +303,7 @@ def routes(app: Duly) -> Any:
 
         return app._write(within)
 
-    @made.put("/blackouts/{name:path}", response_model=Blackout, status_code=200, responses=documented(412))
+    @made.put("/blackouts/{name:any}", response_model=Blackout, status_code=200, responses=documented(412))
     def put(name: Named, given: BlackoutIn, who: Operator, response: Response, if_match: IfMatch = None) -> Blackout:
         """Hold work in a window; a blackout that is there by this name is replaced. With ``If-Match``, only the version that was looked at."""
         overall(who, "a blackout")
@@ -312,7 +312,7 @@ def routes(app: Duly) -> Any:
             change(name, if_match, lambda s, c: s.set(c, window, who.actor, given.reason, enabled=given.enabled)), response
         )  # fmt: skip
 
-    @made.delete("/blackouts/{name:path}", response_model=Blackout, responses=documented(404, 412))
+    @made.delete("/blackouts/{name:any}", response_model=Blackout, responses=documented(404, 412))
     def remove(
         name: Named, who: Operator, reason: Annotated[Reason, Query()] = "", if_match: IfMatch = None
     ) -> Blackout:
@@ -324,14 +324,14 @@ def routes(app: Duly) -> Any:
         overall(who, "a blackout")
         return change(name, if_match, lambda s, c: s.switch(c, name, on, who.actor, _reason(given)))
 
-    @made.post("/blackouts/{name:path}/enable", response_model=Blackout, responses=documented(404, 412))
+    @made.post("/blackouts/{name:any}/enable", response_model=Blackout, responses=documented(404, 412))
     def enable(
         name: Named, who: Operator, response: Response, given: Act | None = None, if_match: IfMatch = None
     ) -> Blackout:
         """Let a blackout hold again."""
         return _tagged(switch(name, True, who, given, if_match), response)
 
-    @made.post("/blackouts/{name:path}/disable", response_model=Blackout, responses=documented(404, 412))
+    @made.post("/blackouts/{name:any}/disable", response_model=Blackout, responses=documented(404, 412))
     def disable(
         name: Named, who: Operator, response: Response, given: Act | None = None, if_match: IfMatch = None
     ) -> Blackout:

@@ -234,7 +234,7 @@ def routes(app: Duly) -> Any:
         since = given.since or app.engine.clock.now()
         return _preview(spec, door.preview_of(spec, given.n, since=since), since)
 
-    @made.get("/schedules/{name:path}/ledger", response_model=Ledger, responses=documented(404))
+    @made.get("/schedules/{name:any}/ledger", response_model=Ledger, responses=documented(404))
     def ledger(
         name: NamePath,
         who: Viewer,
@@ -253,7 +253,7 @@ def routes(app: Duly) -> Any:
         jobs = _jobs(app, kept)
         return Ledger(occurrences=[_occurrence(o, jobs) for o in kept], next=_older(kept) if len(found) > limit else None)  # fmt: skip
 
-    @made.get("/schedules/{name:path}/preview", response_model=Preview, responses=documented(404))
+    @made.get("/schedules/{name:any}/preview", response_model=Preview, responses=documented(404))
     def preview(
         name: NamePath,
         who: Viewer,
@@ -269,32 +269,32 @@ def routes(app: Duly) -> Any:
         assert spec is not None
         return _preview(spec, coming, begin)
 
-    @made.get("/schedules/{name:path}/versions", response_model=Versions, responses=documented(404))
+    @made.get("/schedules/{name:any}/versions", response_model=Versions, responses=documented(404))
     def versions(name: NamePath, who: Viewer, tenant: TenantIn = None) -> Versions:
         """The definitions that it has had, the newest first."""
         found = door.versions(name, tenant=whose(who, tenant))
         return Versions(versions=[Version(**{**one, "definition": _definition(one["definition"], who)}) for one in found])  # fmt: skip
 
-    @made.post("/schedules/{name:path}/pause", response_model=Schedule, responses=documented(404))
+    @made.post("/schedules/{name:any}/pause", response_model=Schedule, responses=documented(404))
     def pause(name: NamePath, who: Operator, given: Act | None = None, tenant: TenantIn = None) -> Schedule:
         """Skip what is planned, on record, until it is resumed. Of a paused one this changes the reason."""
         reason = given.reason if given else ""
         return shown(door.pause(name, reason, tenant=whose(who, tenant), actor=who.actor), who)
 
-    @made.post("/schedules/{name:path}/resume", response_model=Schedule, responses=documented(404))
+    @made.post("/schedules/{name:any}/resume", response_model=Schedule, responses=documented(404))
     def resume(name: NamePath, who: Operator, given: Act | None = None, tenant: TenantIn = None) -> Schedule:
         """Let it fire again, from now on."""
         reason = given.reason if given else ""
         return shown(door.resume(name, reason, tenant=whose(who, tenant), actor=who.actor), who)
 
-    @made.post("/schedules/{name:path}/run", response_model=Occurrence, responses=documented(404))
+    @made.post("/schedules/{name:any}/run", response_model=Occurrence, responses=documented(404))
     def run(name: NamePath, who: Operator, given: Act | None = None, tenant: TenantIn = None) -> Occurrence:
         """Make its job now, whether it is due, paused or neither. It uses up no planned instant."""
         reason = given.reason if given else ""
         done = door.run(name, tenant=whose(who, tenant), actor=who.actor, reason=reason)
         return _occurrence(done, _jobs(app, [done]))
 
-    @made.post("/schedules/{name:path}/backfill", response_model=Backfilled, responses=documented(404))
+    @made.post("/schedules/{name:any}/backfill", response_model=Backfilled, responses=documented(404))
     def backfill(name: NamePath, given: BackfillIn, who: Operator, tenant: TenantIn = None) -> Backfilled:
         """Fire what was planned in a range of the past and has not fired, each once."""
         done = door.backfill(
@@ -303,16 +303,14 @@ def routes(app: Duly) -> Any:
         )  # fmt: skip
         return Backfilled(fired=list(done.fired), deferred=list(done.deferred), left=list(done.left), dry_run=done.dry_run)  # fmt: skip
 
-    @made.get("/schedules/{name:path}", response_model=Schedule, responses=documented(404))
+    @made.get("/schedules/{name:any}", response_model=Schedule, responses=documented(404))
     def show(name: NamePath, who: Viewer, response: Response, tenant: TenantIn = None) -> Schedule:
         """One schedule. Its ETag goes into If-Match of a change."""
         found = door.get(name, tenant=whose(who, tenant))
         response.headers["ETag"] = tag(found.version)
         return shown(found, who)
 
-    @made.put(
-        "/schedules/{name:path}", response_model=Schedule, responses={201: {"model": Schedule}, **documented(412)}
-    )
+    @made.put("/schedules/{name:any}", response_model=Schedule, responses={201: {"model": Schedule}, **documented(412)})
     def put(
         name: NamePath,
         given: ScheduleIn,
@@ -340,7 +338,7 @@ def routes(app: Duly) -> Any:
         response.headers["ETag"] = tag(schedule.version)
         return shown(schedule, who)
 
-    @made.delete("/schedules/{name:path}", status_code=204, responses=documented(404, 412))
+    @made.delete("/schedules/{name:any}", status_code=204, responses=documented(404, 412))
     def remove(
         name: NamePath,
         who: Operator,
