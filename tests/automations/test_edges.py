@@ -179,7 +179,7 @@ def test_a_seed_that_asks_nothing_is_refused() -> None:
 def test_one_automation_that_is_wanted_too_often_keeps_no_other_from_its_event(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duly.automations.door.MOST_QUEUED", 2)
+    monkeypatch.setattr("duly.automations.executing.MOST_QUEUED", 2)
     a, b = stage.automation("a", triggers=["rain"]), stage.automation("b", triggers=["rain"], slot="other")
     for n in range(4):
         stage.room.fire("rain", {"n": n})

@@ -1,0 +1,165 @@
+"""Definitions: made, changed, switched on and off, removed, listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection
+
+from duly.automations.automation import Automation, Definition, read_definition
+from duly.automations.controller import Pass
+from duly.automations.ground import Ground
+from duly.kernel.errors import InvalidArgument, WrongState
+from duly.kernel.payload import check_text
+
+# ``list`` is a method of the door
+Many: TypeAlias = list[Automation]
+
+CREATED, CHANGED, REMOVED = "AUTOMATION_CREATED", "AUTOMATION_CHANGED", "AUTOMATION_REMOVED"
+ENABLED, DISABLED = "AUTOMATION_ENABLED", "AUTOMATION_DISABLED"
+
+
+class Editing(Ground):
+    """The definitions of automations."""
+
+    def create(
+        self, definition: Definition | Mapping[str, Any], *, enabled: bool = True, tenant: str | None = None, actor: str = "code"
+    ) -> Automation:  # fmt: skip
+        """Make an automation. Nothing that was planned before this moment runs (T001-i).
+
+        Raises InvalidArgument naming the field, also for a name that is taken.
+        """
+        d = definition if isinstance(definition, Definition) else read_definition(definition)
+        where = self._tenant(tenant)
+
+        def act(c: Connection) -> Automation:
+            self.controller.store.hold_slot(c, d.slot)
+            if self._definitions.named(c, d.name, where) is not None:
+                raise InvalidArgument("name", f"is {d.name!r}, and there is an automation of that name.", "Choose another, or change that one.")  # fmt: skip
+            ident = self._definitions.add(c, where, d, enabled, self._db.present(c), actor)
+            self._definitions.audit(c, ident, where, actor, CREATED, name=d.name)
+            return self._known(c, ident, where)
+
+        return self._changed(act)
+
+    def ensure(
+        self, definition: Definition | Mapping[str, Any], *, tenant: str | None = None, actor: str = "code"
+    ) -> Automation:
+        """Make the automation of this name, or change it to this definition where it differs; it stays as enabled as it is."""
+        d = definition if isinstance(definition, Definition) else read_definition(definition)
+        where = self._tenant(tenant)
+        self._app.open()
+        known = self._db.read(lambda c: self._definitions.named(c, d.name, where))
+        if known is None:
+            try:
+                return self.create(d, tenant=where, actor=actor)
+            except InvalidArgument:  # somebody made it at this moment
+                known = self._db.read(lambda c: self._definitions.named(c, d.name, where))
+                if known is None:
+                    raise
+        found = self.get(known, where)
+        return found if found.definition == d else self.update(known, d, tenant=where, actor=actor)
+
+    def update(
+        self, automation: int | str, changes: Definition | Mapping[str, Any], *, version: int | None = None, tenant: str | None = None,
+        actor: str = "code",
+    ) -> Automation:  # fmt: skip
+        """Change an automation. Only a change of its schedule moves what is wanted of it to from now on (T001-i, case B076).
+
+        ``version``: the one that was looked at; where it is another by now, WrongState. Raises NotFound, InvalidArgument.
+        """
+
+        def act(c: Connection) -> Automation:
+            known = self._locked(c, automation, tenant)
+            if version is not None and version != known.version:
+                raise WrongState(
+                    f"automation {known.id}", f"at version {known.version}", f"be changed from version {version}"
+                )
+            base = known.definition
+            d = changes if isinstance(changes, Definition) else read_definition(changes, base)
+            if d.slot != known.definition.slot:
+                self.controller.store.hold_slot(c, d.slot)
+                if self.controller.store.unended(c, known.id):
+                    raise WrongState(f"automation {known.name}", "in its slot, or about to be", "change its slot")
+            other = self._definitions.named(c, d.name, known.tenant)
+            if other not in (None, known.id):
+                raise InvalidArgument("name", f"is {d.name!r}, and there is another automation of that name.")
+            now = self._db.present(c)
+            moved = d.schedule != known.definition.schedule
+            self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None)
+            fields = [name for name in Definition.__slots__ if getattr(d, name) != getattr(base, name)]
+            self._definitions.audit(c, known.id, known.tenant, actor, CHANGED, fields=fields)
+            return self._known(c, known.id)
+
+        return self._changed(act)
+
+    def enable(
+        self, automation: int | str, *, tenant: str | None = None, actor: str = "code", reason: str = ""
+    ) -> Automation:
+        """Switch an automation on: what was planned while it was off does not run; what was interrupted goes on (T001-i, T001-s)."""
+        return self._set_enabled(automation, True, tenant, actor, reason)
+
+    def disable(
+        self, automation: int | str, *, tenant: str | None = None, actor: str = "code", reason: str = ""
+    ) -> Automation:
+        """Switch an automation off: nothing of it starts or goes on until it is on again. A session that has the slot keeps it."""
+        return self._set_enabled(automation, False, tenant, actor, reason)
+
+    def _set_enabled(
+        self, automation: int | str, enabled: bool, tenant: str | None, actor: str, reason: str
+    ) -> Automation:
+        check_text(reason, "reason")
+
+        def act(c: Connection) -> Automation:
+            known = self._locked(c, automation, tenant)
+            if known.is_enabled != enabled:
+                now = self._db.present(c)
+                self._definitions.change(
+                    c, known, known.definition, now, actor, enabled=enabled, reference_at=now if enabled else None
+                )
+                self._definitions.audit(
+                    c, known.id, known.tenant, actor, ENABLED if enabled else DISABLED, reason=reason
+                )
+            return self._known(c, known.id)
+
+        return self._changed(act)
+
+    def delete(
+        self, automation: int | str, *, version: int | None = None, tenant: str | None = None, actor: str = "code", reason: str = ""
+    ) -> Automation:  # fmt: skip
+        """Remove an automation; its sessions that have not ended end CANCELLED (T001-s). Its executions stay to be looked at.
+
+        ``version`` as for ``update``. Raises NotFound, WrongState.
+        """
+        check_text(reason, "reason")
+
+        def act(c: Connection) -> tuple[Automation, Pass]:
+            done = Pass()
+            known = self._locked(c, automation, tenant)
+            if version is not None and version != known.version:
+                raise WrongState(
+                    f"automation {known.id}", f"at version {known.version}", f"be removed from version {version}"
+                )
+            self._definitions.remove(c, known.id, self._db.present(c), actor)
+            for ident in self.controller.store.unended(c, known.id):
+                self._stop(c, self.controller.lock(c, ident), "its automation was removed", done, actor)
+            self._definitions.audit(c, known.id, known.tenant, actor, REMOVED, name=known.name, reason=reason)
+            return known, done
+
+        self._app.open()
+        known, done = self._db.write(act)
+        self._after(done)
+        return known
+
+    def get(self, automation: int | str, tenant: str | None = None) -> Automation:
+        """An automation by id or name. Raises NotFound."""
+        return self._read(lambda c: self._find(c, automation, tenant))
+
+    def list(
+        self, *, tenant: str | None = None, enabled: bool | None = None, slot: str | None = None, below: int | None = None, limit: int = 100
+    ) -> Many:  # fmt: skip
+        """Automations, the newest first; ``below`` an id goes on from there."""
+        return self._read(
+            lambda c: self._definitions.find(c, tenant=tenant, enabled=enabled, slot=slot, below=below, limit=limit)
+        )

@@ -1,0 +1,57 @@
+"""What sessions are run with: providers, and the tools that they may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from duly.automations.ground import Ground
+from duly.automations.host import Host
+from duly.automations.providers.base import Provider
+from duly.automations.tools import Toolbox
+from duly.kernel.payload import check_name
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Equipment(Ground):
+    """Providers by name, and the tools."""
+
+    def __init__(self, app: Host) -> None:
+        super().__init__(app)
+        self.tools = Toolbox(app)
+        self._providers: dict[str, Provider] = {}
+
+    @overload
+    def tool(self, fn: F, /) -> F: ...
+
+    @overload
+    def tool(self, /, **options: Any) -> Callable[[F], F]: ...
+
+    def tool(self, fn: Any = None, /, **options: Any) -> Any:
+        """Let sessions call a function: ``@automations.tool def look_up(order: int) -> dict: …``. See ``Toolbox.add``."""
+        if fn is not None:
+            self.tools.add(fn)
+            return fn
+
+        def register(inner: F) -> F:
+            self.tools.add(inner, **options)
+            return inner
+
+        return register
+
+    def use(self, name: str, provider: Provider) -> Provider:
+        """Name a provider made in code; automations ask it by that name. It goes before one found by entry points."""
+        check_name(name, "provider")
+        self._providers[name] = provider
+        return provider
+
+    def provider(self, name: str | None = None) -> Provider:
+        """A provider by name; None: the one of the setting ``ai_provider``. Raises InvalidArgument."""
+        wanted = name or self._app.settings.ai_provider
+        found = self._providers.get(wanted)
+        if found is None:
+            from duly.automations.providers import registry
+
+            found = self._providers[wanted] = registry.named(wanted, self._app.settings)
+        return found

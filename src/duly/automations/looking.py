@@ -1,0 +1,150 @@
+"""Looking at sessions, slots, and why an automation does not start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeAlias, TypeVar
+
+from sqlalchemy import Connection
+
+from duly.automations.automation import Automation
+from duly.automations.controller import QUEUE
+from duly.automations.equipment import Equipment
+from duly.automations.plan import AutomationFacts, AutomationScheduler, Nothing
+from duly.automations.records import Call, Round, Said
+from duly.automations.session import Session, SessionType
+from duly.automations.store import Slot
+from duly.automations.why import WhyFacts, next_planned, why
+from duly.jobs.ask import WORKER_GONE
+from duly.jobs.why import Check
+from duly.kernel.errors import InvalidArgument
+from duly.kernel.gate import Hold, gate
+from duly.kernel.payload import check_id
+
+R = TypeVar("R")
+Checks: TypeAlias = list[Check]
+
+
+class Looking(Equipment):
+    """Nothing here changes anything."""
+
+    def session(self, session_id: int, tenant: str | None = None) -> Session:
+        """A session. Raises NotFound."""
+        check_id(session_id, "session")
+        return self._read(lambda c: self._session(c, session_id, tenant))
+
+    def last_session(self, automation: Automation) -> Session | None:
+        """The last execution of an automation, where it is still kept."""
+        ident = automation.last_execution_id
+        return None if ident is None else self._read(lambda c: self.controller.store.session(c, ident))
+
+    def sessions(
+        self, limit: int = 50, below: int | None = None, *, automation: int | str | None = None, tenant: str | None = None,
+        type: SessionType | str | None = None, status: Sequence[str] = (), slot: str | None = None, end_reason: str | None = None,
+    ) -> Sequence[Session]:  # fmt: skip
+        """Sessions, the newest first; ``below`` an id goes on from there."""
+
+        def ask(c: Connection) -> Sequence[Session]:
+            of = None if automation is None else self._find(c, automation, tenant).id
+            return self.controller.store.find(
+                c, limit, below, tenant=tenant, automation=of, type=None if type is None else SessionType(type).value, status=status, slot=slot,
+                end_reason=end_reason,
+            )  # fmt: skip
+
+        return self._read(ask)
+
+    def transcript(self, session_id: int, after: int = 0, tenant: str | None = None) -> Sequence[Said]:
+        """What was said in a session behind a position, in order. Raises NotFound."""
+        return self._of(session_id, tenant, lambda c: self.controller.records.said(c, session_id, after))
+
+    def calls(self, session_id: int, tenant: str | None = None) -> Sequence[Call]:
+        """The calls of tools of a session, in order."""
+        return self._of(session_id, tenant, lambda c: self.controller.records.calls(c, session_id))
+
+    def rounds(self, session_id: int, tenant: str | None = None) -> Sequence[Round]:
+        """The questions of a session, in order."""
+        return self._of(session_id, tenant, lambda c: self.controller.records.rounds(c, session_id))
+
+    def next_runs(self, found: Sequence[Automation]) -> dict[int, datetime | None]:
+        """The next planned instants of many automations, by id."""
+
+        def ask(c: Connection) -> dict[int, datetime | None]:
+            now = self._db.present(c)
+            known = {
+                facts.id: facts
+                for slot in {a.definition.slot for a in found}
+                for facts in self.controller.store.facts(c, slot)[0]
+            }
+            return {a.id: next_planned(a, known.get(a.id), now) for a in found}
+
+        return self._read(ask)
+
+    def next_run(self, automation: int | str, tenant: str | None = None) -> datetime | None:
+        """The next planned instant of an automation, aware, in UTC; in the past where it is due. None: none, or it is off."""
+
+        def ask(c: Connection) -> datetime | None:
+            found = self._find(c, automation, tenant)
+            return next_planned(found, self._facts(c, found)[0], self._db.present(c))
+
+        return self._read(ask)
+
+    def why(self, automation: int | str, tenant: str | None = None) -> Checks:
+        """Why an automation does not start, or when it will: every condition, met or not, each with its remedy. Raises NotFound."""
+
+        def ask(c: Connection) -> WhyFacts:
+            found, now = self._find(c, automation, tenant), self._db.present(c)
+            mine, others = self._facts(c, found)
+            store, name = self.controller.store, found.definition.slot
+            slot = next((one for one in store.slots(c) if one.name == name), None)
+            holder = None if slot is None or slot.session_id is None else store.session(c, slot.session_id)
+            waiting = store.waiting(c, name)
+            own = [one.session_id for one in waiting if one.session_id in set(store.unended(c, found.id))]
+            planned = next_planned(found, mine, now) or now
+            running = None if holder is None else holder.automation_id
+            due = [
+                other
+                for other in others
+                if other.id != running and (at := _planned(other, now)) is not None and at < planned and at <= now
+            ]
+            workers = [
+                worker["name"]
+                for worker in self._app.engine.reader.live_workers(c, WORKER_GONE)
+                if QUEUE in worker["queues"]
+            ]
+            queues = self._app.engine.queues
+            held = gate(queues.facts(c, queues.get(c, QUEUE)))
+            return WhyFacts(
+                found, now, mine, holder if holder is not None and holder.is_active else None, self.controller.watch, len(waiting) - len(own), len(due), own,
+                self.provider_problem(found), held if isinstance(held, Hold) else None, workers,
+            )  # fmt: skip
+
+        return why(self._read(ask))
+
+    def _facts(self, c: Connection, found: Automation) -> tuple[AutomationFacts | None, Sequence[AutomationFacts]]:
+        """(what the scheduler knows of an automation, what it knows of the others of its slot)."""
+        all_of_slot, _ = self.controller.store.facts(c, found.definition.slot)
+        mine = next((one for one in all_of_slot if one.id == found.id), None)
+        return mine, [one for one in all_of_slot if one.id != found.id]
+
+    def provider_problem(self, found: Automation) -> str:
+        """Why the provider of an automation is not known here; empty where it is."""
+        try:
+            self.provider(found.definition.provider)
+        except InvalidArgument as error:
+            return str(error)
+        return ""
+
+    def slots(self, tenant: str | None = None) -> Sequence[Slot]:
+        """Every slot: who has it, and since when. ``tenant``: those that it has something to do with, and whose holder is another's is not told."""
+        return self._read(lambda c: self.controller.store.slots(c, tenant))
+
+    def _of(self, session_id: int, tenant: str | None, fn: Callable[[Connection], R]) -> R:
+        self.session(session_id, tenant)
+        return self._db.read(fn)
+
+
+def _planned(facts: AutomationFacts, now: datetime) -> datetime | None:
+    """Since when another automation is due; None where it is not."""
+    found = AutomationScheduler().get_next_session([facts], now)
+    return None if isinstance(found, Nothing) else found.scheduled_for
