@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, func, literal, null, select
+from sqlalchemy import Connection, Select, case, func, literal, literal_column, null, select
 
 from duly.jobs.job import ENDED, LIVE, Attempt, Job, Status
-from duly.jobs.tables import attempts, jobs, jobs_done, system_state, workers
+from duly.jobs.tables import LONGEST_CLASS, NO_CLASS, attempts, error_class, jobs, jobs_done, system_state, workers
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID
 from duly.storage.database import Database
@@ -38,6 +38,8 @@ class JobFilter:
     since: datetime | None = None
     before: datetime | None = None
     ids: Sequence[int] = ()
+    #: The class of its error, such as ``Timeout``; ``NO_CLASS``: an error that names none.
+    error: str | None = None
 
     def __post_init__(self) -> None:
         given = (self.status,) if isinstance(self.status, str) else self.status
@@ -74,10 +76,16 @@ def conditions(table: Any, f: JobFilter) -> list[Any]:
         value = getattr(f, name)
         if value is not None:
             out.append(c[name] == value)
-    if f.status:
+    if f.status == (Status.FAILED,):
+        out.append(c.status == literal_column("'failed'"))  # a constant: SQLite takes a partial index for nothing less
+    elif f.status:
         out.append(c.status.in_([str(s) for s in f.status]))
     if f.ids:
         out.append(c.id.in_(f.ids))
+    if f.error is not None:
+        out.append(error_class(c.error) == f.error[:LONGEST_CLASS])
+        if f.error == NO_CLASS:
+            out.append(c.error.is_not(None) | (c.status == "failed"))
     moment = c.finished_at if "finished_at" in c else c.created_at
     if f.since is not None:
         out.append(moment >= f.since)

@@ -8,10 +8,13 @@ from the job, so that a key outlives its row and the hot table carries no unique
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     Float,
     Identity,
     Index,
@@ -19,12 +22,14 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    func,
+    literal_column,
     text,
 )
 
 from duly.jobs.job import ENDED, LIFECYCLE, LIVE
 from duly.storage.schema import metadata
-from duly.storage.types import Id, Instant, Json
+from duly.storage.types import Id, Instant, Json, json_text
 
 
 def _common() -> list[Column[object]]:
@@ -58,6 +63,16 @@ def _common() -> list[Column[object]]:
 
 
 COMMON = tuple(c.name for c in _common())
+
+#: Stands for the class of an error that names none. A class is looked at as far as so many characters: an index has no room for more.
+NO_CLASS, LONGEST_CLASS = "(none)", 200
+
+
+def error_class(column: Any) -> ColumnElement[str]:
+    """The class that an error names, in SQL; word for word what ``ix_jobs_done_failures`` is made of."""
+    cut = func.substr(json_text(column, "type"), literal_column("1"), literal_column(str(LONGEST_CLASS)))
+    return func.coalesce(cut, literal_column(f"'{NO_CLASS}'"))
+
 
 jobs = Table(
     "jobs",
@@ -118,6 +133,12 @@ Index("ix_jobs_done_parent", jobs_done.c.parent_id, postgresql_where=text(_child
 Index("ix_jobs_done_finished", jobs_done.c.finished_at, postgresql_using="brin")
 _failed = "status = 'failed'"
 Index("ix_jobs_done_failed", jobs_done.c.id, postgresql_where=text(_failed), sqlite_where=text(_failed))
+
+#: For counting failures by class and time, of all tenants or of one.
+Index(
+    "ix_jobs_done_failures", error_class(jobs_done.c.error), jobs_done.c.finished_at, jobs_done.c.tenant, postgresql_where=text(_failed),
+    sqlite_where=text(_failed),
+)  # fmt: skip
 
 job_keys = Table(
     "job_keys",

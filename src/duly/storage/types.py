@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import TIMESTAMP, BigInteger, Dialect, Integer, types
+from sqlalchemy import TIMESTAMP, BigInteger, Dialect, Integer, Text, literal_column, types
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
@@ -85,6 +85,29 @@ def _plain_text(element: _AsText, compiler: Any, **kw: Any) -> str:
 @compiles(_AsText, "postgresql")
 def _cast_text(element: _AsText, compiler: Any, **kw: Any) -> str:
     return f"CAST({compiler.process(element.clauses, **kw)} AS text)"
+
+
+class _JsonText(FunctionElement[str]):
+    inherit_cache = True
+    name = "json_text"
+    type = Text()
+
+
+@compiles(_JsonText)
+def _json_text(element: _JsonText, compiler: Any, **kw: Any) -> str:
+    document, name = (compiler.process(one, **kw) for one in element.clauses)
+    return f"{document} ->> {name}"  # without brackets, as the database itself tells an index that is made of it
+
+
+@compiles(_JsonText, "sqlite")
+def _json_text_on_sqlite(element: _JsonText, compiler: Any, **kw: Any) -> str:
+    document, name = (compiler.process(one, **kw) for one in element.clauses)
+    return f"(CASE WHEN json_valid({document}) THEN json_extract({document}, '$.' || {name}) END)"
+
+
+def json_text(document: ColumnElement[Any], name: str) -> ColumnElement[str]:
+    """A member of a JSON document as text, in SQL; null where there is none, and of what is no JSON."""
+    return _JsonText(document, literal_column(f"'{name}'"))
 
 
 class Json(types.UserDefinedType[Any]):
