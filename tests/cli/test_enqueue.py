@@ -78,7 +78,7 @@ def test_the_input_may_come_from_stdin(on: Run, app: Duly) -> None:
 
 def test_a_dry_run_checks_and_writes_nothing(on: Run, app: Duly) -> None:
     assert on("enqueue", "SEND", "{}", "--dry-run").code == 0
-    assert on("enqueue", "SEND", "[]", "--dry-run").code == 2
+    assert on("enqueue", "SEND", "[]", "--dry-run").code == 1
     assert app.jobs.count() == 0
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import duly
-from cli.hands import Run
+from cli.hands import SHOP, Run
 from duly.cli.command import hide_passwords
 
 WRONG = [
@@ -31,9 +32,6 @@ WRONG = [
     (["enqueue", "X", "{}", "--file", "-"], "--file"),
     (["enqueue", "--file", "-", "--key", "k"], "key"),
     (["enqueue", "X", "--all-or-nothing"], "--all-or-nothing"),
-    (["enqueue", "X", "{"], "input: is not JSON"),
-    (["enqueue", "X", "[1]"], "input: is a list"),
-    (["enqueue", "X", '{"a": NaN}'], "input: is not JSON"),
     (["enqueue", "X", '{"a": "\\u0000"}'], "a: contains the NUL character"),
     (["enqueue", "", "{}"], "task name: is empty"),
     (["enqueue", "X", "--run-at", "2026-07-27T09:00:00"], "'--run-at'"),
@@ -77,6 +75,39 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(run: Run, args: list[st
     assert names in said.err
     assert said.out == ""
     assert "Traceback" not in said.err
+
+
+FAILED = [
+    (["jobs", "replay", "4711"], "job 4711"),
+    (["jobs", "cancel", "4711"], "job 4711"),
+    (["schedules", "pause", "nightly"], "nightly"),
+    (["enqueue", "X", "{"], "input: is not JSON"),
+    (["enqueue", "X", "[1]"], "input: is a list"),
+    (["enqueue", "X", '{"a": NaN}'], "input: is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("args", "names"), FAILED, ids=[" ".join(a) for a, _ in FAILED])
+def test_what_was_asked_for_and_cannot_be_done_ends_with_1_and_says_why_on_stderr(
+    run: Run, args: list[str], names: str
+) -> None:
+    # B082: exit 1, a sentence on stderr, no traceback; nothing on stdout that somebody could take for an answer
+    run("migrate")
+    said = run(*args)
+    assert (said.code, said.out) == (1, ""), said
+    assert names in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_run_that_ends_by_itself_ends_with_1_where_a_job_failed(on: Run, folder: Path) -> None:
+    # B082; retries that succeed in the end are no failure
+    (folder / "shop.py").write_text(SHOP)
+    assert on("enqueue", "hello", '{"name": "Ada"}', "--app", "shop.py").code == 0
+    assert on("worker", "shop.py", "--until-idle").code == 0
+    on("enqueue", "fails", "--app", "shop.py")
+    said = on("worker", "shop.py", "--until-idle")
+    assert (said.code, "1 job failed: duly jobs list --status failed" in said.err) == (1, True)
+    assert on("worker", "shop.py", "--until-idle").code == 0  # nothing failed in this one
 
 
 def test_a_setting_in_the_environment_that_cannot_be_used_names_its_variable(

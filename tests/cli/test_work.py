@@ -38,7 +38,7 @@ def test_a_worker_that_ends_when_idle_runs_what_is_there(run: Run, shop: str) ->
         assert run("enqueue", "hello", f'{{"name": "{name}"}}').code == 0
     assert run("enqueue", "fails", "--app", shop).code == 0
     said = run("worker", shop, "--until-idle", "--json")
-    assert said.code == 0
+    assert said.code == 1  # B082
     assert (said.json["succeeded"], said.json["failed"], said.json["claimed"]) == (2, 1, 3)
     assert [j["status"] for j in run("jobs", "list", "--json").json] == ["failed", "succeeded", "succeeded"]
     logged = [json.loads(line) for line in said.err.splitlines()]

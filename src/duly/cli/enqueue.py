@@ -82,10 +82,15 @@ def enqueue(
 
 
 def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) -> int:
+    from duly.kernel.errors import InvalidArgument
+
     asked = state()
     app = asked.duly()
     _hint(app, task)
-    value = _object(sys.stdin.read() if text == "-" else text)
+    try:
+        value = _object(sys.stdin.read() if text == "-" else text)
+    except InvalidArgument as error:  # the command is right: it ends with 1, as with a bad line of a file (case B082)
+        raise click.ClickException(str(error)) from None
     if dry_run:
         _prepare(app, task, value, options)
         show.as_json({"would_create": 1}) if asked.json else show.say("It would be accepted. Nothing was written.")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.cli.command import Command, state
+from duly.cli.command import Command, complain, state
 from duly.cli.times import SPAN, relative
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Serve this queue, with N jobs at once; may be repeated. Default: the queues of all tasks."),
         click.option("--concurrency", "-c", type=click.IntRange(min=1), metavar="N",
                      help="Jobs at once in each queue that names no number of its own."),
-        click.option("--until-idle", is_flag=True, help="End by itself once nothing is left to run."),
+        click.option("--until-idle", is_flag=True, help="End by itself once nothing is left to run; with 1 where jobs failed."),
         click.option("--patience", type=SPAN, metavar="SPAN",
                      help="With --until-idle: wait for jobs that are due so soon, such as retries. 30, 5min."),
         click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT",
@@ -65,25 +65,25 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=Command)
 @_options
 @click.option("--no-web", is_flag=True, help="Without the dashboard and the API.")
-def up(no_web: bool, **options: Any) -> None:
+def up(no_web: bool, **options: Any) -> int:
     """Run everything in one process.
 
     A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there. A relay for each outbox with
     transports that the application's module defines. And the dashboard with the API on 127.0.0.1, port 8787 or the next one that is free, where
     the extra `web` is installed. Ctrl-C stops in good order.
     """
-    _run(**options, relays=True, web=not no_web and not options["until_idle"])
+    return _run(**options, relays=True, web=not no_web and not options["until_idle"])
 
 
 @click.command(cls=Command)
 @_options
-def worker(**options: Any) -> None:
+def worker(**options: Any) -> int:
     """Run a worker.
 
     It claims jobs of its queues, runs them, and stops in good order on SIGTERM or Ctrl-C: running jobs may finish
     (setting grace). A second signal does not wait for them; they are given back and run again elsewhere.
     """
-    _run(**options)
+    return _run(**options)
 
 
 def _run(
@@ -96,7 +96,7 @@ def _run(
     name: str | None,
     relays: bool = False,
     web: bool = False,
-) -> None:
+) -> int:
     from duly.monitoring.logs import adopt_logging, event_log, for_people
 
     if patience is not None and not until_idle:
@@ -148,7 +148,7 @@ def _run(
             stream.close()
         for remove in removers:
             remove()
-    _finish(tally, time.monotonic() - begun, asked.json)
+    return _finish(tally, time.monotonic() - begun, asked.json, until_idle)
 
 
 class Relays:
@@ -331,7 +331,8 @@ def where(duly: Duly) -> str:
     return duly.db.shown_url
 
 
-def _finish(tally: Any, seconds: float, as_json: bool) -> None:
+def _finish(tally: Any, seconds: float, as_json: bool, once: bool) -> int:
+    """Say what was done. Returns the exit code: a run that ends by itself has failed where jobs have (case B082)."""
     from duly.cli import show
     from duly.cli.stream import summary
 
@@ -339,3 +340,8 @@ def _finish(tally: Any, seconds: float, as_json: bool) -> None:
         show.as_json({**asdict(tally), "seconds": round(seconds, 3)})
     else:
         show.say(summary(tally, seconds))
+    if not once or not tally.failed:
+        return 0
+    if not as_json:  # there the lines of stderr are a stream of JSON, and the tally says it
+        complain(f"{show.count(tally.failed, 'job')} failed: duly jobs list --status failed")
+    return 1

@@ -5,15 +5,17 @@ Nothing decides by these numbers. Readers never lock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, literal, select, text, union_all
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.read import JobFilter, conditions
 from duly.jobs.tables import jobs, jobs_done
+from duly.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,30 +159,53 @@ def _ready(connection: Connection, mine: list[Any], cap: int) -> tuple[dict[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
-    """What ended within a minute."""
+class Stretch:
+    """What ended within a stretch of time."""
 
-    #: Its beginning; it lasts until a minute later, and the last one until now.
+    #: Its beginning.
     start: datetime
     #: By status, each counted as far as a cap.
     ended: dict[str, int]
-    #: Seconds from the instant a job was planned for to its start, in ascending order: a sample of those that needed one attempt.
+    #: Seconds from the instant a job was due (made or planned for, whichever was later) to its start, in ascending order: a sample of those
+    #: that needed one attempt.
     waits: tuple[float, ...]
+
+    def wait(self, share: float) -> float | None:
+        """The delay that this share of the sample does not exceed; None without one."""
+        return quantile(self.waits, share)
+
+
+def quantile(ascending: Sequence[float], share: float) -> float | None:
+    """The value that this share of them does not exceed; None where there is none."""
+    return ascending[min(len(ascending) - 1, int(len(ascending) * share))] if ascending else None
 
 
 def pace(
-    connection: Connection, now: datetime, minutes: int = 5, tenant: str | None = None, cap: int = 10_000, sample: int = 500
-) -> list[Minute]:  # fmt: skip
-    """What ended in the last minutes, the earliest first."""
+    db: Database, connection: Connection, end: datetime, every: timedelta, count: int, tenant: str | None = None, cap: int = 5_000,
+    sample: int = 60,
+) -> list[Stretch]:  # fmt: skip
+    """What ended in the ``count`` stretches up to ``end``, the earliest first. An end belongs to the stretch that it closes.
+
+    A busy system costs no more than a quiet one: of each stretch ``cap`` rows are counted, and ``sample`` looked at for their delays.
+    """
+    if not db.is_sqlite:
+        # the planner takes rows for evenly spread, and would read the whole table for a late stretch
+        connection.execute(text("SELECT set_config('enable_seqscan', 'off', true)"))
+    starts = [end - every * (n + 1) for n in reversed(range(count))]
     c: Any = jobs_done.c
     mine = [c.tenant == tenant] if tenant is not None else []
-    out = []
-    for n in reversed(range(minutes)):
-        start, end = now - timedelta(minutes=n + 1), now - timedelta(minutes=n)
-        within = [c.finished_at > start, c.finished_at <= end, *mine]
+    counts, waits = [], []
+    for n, start in enumerate(starts):
+        within = [c.finished_at > start, c.finished_at <= start + every, *mine]
         some = select(c.status).where(*within).limit(cap).subquery()
-        ended = {str(row[0]): row[1] for row in connection.execute(select(some.c.status, func.count()).group_by(some.c.status))}  # fmt: skip
-        taken = select(c.run_at, c.created_at, c.started_at).where(*within, c.attempts == 1, c.started_at.is_not(None)).limit(sample)  # fmt: skip
-        waits = sorted(max(0.0, (s - max(r, m)).total_seconds()) for r, m, s in connection.execute(taken))
-        out.append(Minute(start, ended, tuple(waits)))
-    return out
+        counts.append(select(literal(n).label("n"), some.c.status, func.count().label("many")).group_by(some.c.status))
+        taken = [*within, c.attempts == 1, c.started_at.is_not(None)]
+        few = select(c.run_at, c.created_at, c.started_at).where(*taken).limit(sample).subquery()
+        waits.append(select(literal(n).label("n"), few.c.run_at, few.c.created_at, few.c.started_at))
+    ended: list[dict[str, int]] = [{} for _ in starts]
+    for n, status, many in connection.execute(union_all(*counts)):
+        ended[n][str(status)] = many
+    delays: list[list[float]] = [[] for _ in starts]
+    for n, run_at, created_at, started_at in connection.execute(union_all(*waits)):
+        delays[n].append(max(0.0, (started_at - max(run_at, created_at)).total_seconds()))
+    return [Stretch(start, ended[n], tuple(sorted(delays[n]))) for n, start in enumerate(starts)]

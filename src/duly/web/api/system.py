@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
@@ -24,8 +24,7 @@ from duly.audit.read import TrailFilter
 from duly.audit.read import find as find_entries
 from duly.audit.seal import verify as walk
 from duly.jobs.ask import WORKER_GONE
-from duly.jobs.survey import Depth, depths, pace
-from duly.jobs.survey import Minute as KnownMinute
+from duly.jobs.survey import Depth, Stretch, depths, pace, quantile
 from duly.kernel.errors import DulyError
 from duly.monitoring.alerts.alert import Alert as KnownAlert
 from duly.monitoring.alerts.alert import Severity as KnownSeverity
@@ -60,7 +59,7 @@ Watcher: TypeAlias = Annotated[Identity, needs("alerts")]
 Noter: TypeAlias = Annotated[Identity, needs("alerts", Role.OPERATOR)]
 Viewer: TypeAlias = Annotated[Identity, needs("system")]
 #: As far as jobs are counted for the overview, and its minutes.
-CAP, MINUTES = 10_000, 5
+CAP, MINUTES, SAMPLED = 10_000, 5, 500
 #: In the description: a token is not needed.
 UNASKED: dict[str, Any] = {"security": [{}]}
 
@@ -377,7 +376,7 @@ def _alert(app: Duly, known: KnownAlert) -> Alert:
 def _overview(app: Duly, c: Connection, tenant: str | None, *, everybodys: bool) -> Overview:
     now = app.db.present(c)
     stands = depths(c, now, tenant, cap=CAP)
-    gone = pace(c, now, MINUTES, tenant, CAP)
+    gone = pace(app.db, c, now, timedelta(minutes=1), MINUTES, tenant, CAP, SAMPLED)
     gate = gate_facts(app.engine, c)
     waiting = min((d for d in stands if d.oldest is not None), key=lambda d: (d.oldest, d.queue), default=None)
     oldest = None
@@ -393,7 +392,7 @@ def _overview(app: Duly, c: Connection, tenant: str | None, *, everybodys: bool)
         totals=Totals(
             ready=sum(d.ready for d in stands), later=sum(d.later for d in stands), running=sum(d.running for d in stands),
             succeeded=ended["succeeded"], failed=ended["failed"], cancelled=ended["cancelled"],
-            wait_median=_quantile(waits, 0.5), wait_p95=_quantile(waits, 0.95),
+            wait_median=quantile(waits, 0.5), wait_p95=quantile(waits, 0.95),
         ),
         system=_told(app, c, now, stands) if everybodys else None,
     )  # fmt: skip
@@ -411,12 +410,6 @@ def _told(app: Duly, c: Connection, now: datetime, stands: Sequence[Depth]) -> T
     )  # fmt: skip
 
 
-def _minute(one: KnownMinute) -> Minute:
+def _minute(one: Stretch) -> Minute:
     counted = {status: one.ended.get(status, 0) for status in ("succeeded", "failed", "cancelled")}
-    return Minute(
-        start=one.start, **counted, wait_median=_quantile(one.waits, 0.5), wait_p95=_quantile(one.waits, 0.95)
-    )
-
-
-def _quantile(ascending: Sequence[float], share: float) -> float | None:
-    return ascending[min(len(ascending) - 1, int(len(ascending) * share))] if ascending else None
+    return Minute(start=one.start, **counted, wait_median=one.wait(0.5), wait_p95=one.wait(0.95))

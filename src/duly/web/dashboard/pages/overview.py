@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from sqlalchemy import Connection
 
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.job import Status
 from duly.jobs.read import JobFilter
+from duly.jobs.survey import pace
 from duly.kernel.errors import NotFound
 from duly.monitoring.examine import gate_facts
-from duly.monitoring.pulse import Beat, pulse
 from duly.web.api.common import whose
 from duly.web.dashboard.desk import Desk, query, sees
 
 Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
 #: Failed jobs that are listed.
 FAILED = 8
+#: A stretch of the charts, and how many they show: three hours.
+STRETCH, STRETCHES = timedelta(minutes=5), 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,27 @@ class Banner:
     said: str
     link: str = ""
     label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A stretch of the charts. Delays are seconds from due to start of jobs that started once; None where there is none."""
+
+    start: datetime
+    ended: int
+    failed: int
+    p50: float | None
+    p95: float | None
+
+
+def beats_of(app: Duly, connection: Connection, tenant: str | None) -> list[Beat]:
+    """The last three hours, the oldest first; the last stretch is not over yet."""
+    now, width = app.db.present(connection).timestamp(), STRETCH.total_seconds()
+    end = datetime.fromtimestamp((now // width + 1) * width, tz=UTC)
+    return [
+        Beat(one.start, one.ended.get("succeeded", 0) + one.ended.get("failed", 0), one.ended.get("failed", 0), one.wait(0.5), one.wait(0.95))
+        for one in pace(app.db, connection, end, STRETCH, STRETCHES, tenant)
+    ]  # fmt: skip
 
 
 def routes(desk: Desk) -> APIRouter:
@@ -46,7 +71,7 @@ def routes(desk: Desk) -> APIRouter:
             return app.db.read(
                 lambda c: {
                     "tally": app.engine.reader.tally(c, mine),
-                    "beats": pulse(app.db, c, mine),
+                    "beats": beats_of(app, c, mine),
                     "workers": app.engine.reader.live_workers(c, WORKER_GONE),
                     "gate": gate_facts(app.engine, c),
                     "failed": app.engine.reader.find(c, JobFilter(tenant=mine, status=(Status.FAILED,)), FAILED),

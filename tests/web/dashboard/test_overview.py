@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from duly import Duly, PermanentError
-from duly.monitoring.pulse import STRETCHES, pulse
 from duly.testing import ManualClock, drain
+from duly.web.dashboard.pages.overview import STRETCHES, beats_of
 from web.dashboard.scene import START
 
 
@@ -25,7 +25,7 @@ def test_ends_failures_and_delays_stand_in_their_stretch(app: Duly, time: Manual
     time.set(START + timedelta(minutes=11))
     work.enqueue()
     drain(app)
-    beats = app.db.read(lambda c: pulse(app.db, c))
+    beats = app.db.read(lambda c: beats_of(app, c, None))
     assert len(beats) == STRETCHES
     assert [beat.start.strftime("%H:%M") for beat in beats[-3:]] == ["06:00", "06:05", "06:10"]
     assert [(beat.ended, beat.failed, beat.p50, beat.p95) for beat in beats[-3:]] == [
@@ -34,5 +34,5 @@ def test_ends_failures_and_delays_stand_in_their_stretch(app: Duly, time: Manual
         (1, 0, 0.0, 0.0),
     ]
     assert sum(beat.ended for beat in beats[:-3]) == 0
-    mine = app.db.read(lambda c: pulse(app.db, c, "other"))
+    mine = app.db.read(lambda c: beats_of(app, c, "other"))
     assert [beat.ended for beat in mine[-3:]] == [1, 0, 0]
