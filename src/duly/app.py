@@ -244,9 +244,20 @@ class Duly:
         task = self.engine.tasks.get(name)
         return self.workflows.attempts(input) if name == ENGINE_RUN else None if task is None else task.max_attempts
 
-    def enqueue_prepared(self, prepared: Sequence[NewJob]) -> Sequence[Enqueued]:
-        """Make prepared jobs, all in one transaction, in order."""
-        return self._put(list(prepared), Options())
+    def enqueue_prepared(self, prepared: Sequence[NewJob], *, actor: str | None = None) -> Sequence[Enqueued]:
+        """Make prepared jobs, all in one transaction, in order. ``actor``: who makes them, for the audit trail (JOB_ENQUEUED)."""
+        if actor is None:
+            return self._put(list(prepared), Options())
+        self.open()
+
+        def act(connection: Connection) -> list[Enqueued]:
+            made = self.engine.maker.make_in(connection, prepared)
+            self.engine.maker.note(connection, made, actor)
+            return made
+
+        found = self.db.write(act) if prepared else []
+        self.db.bells.ring()
+        return found
 
     def _options(self, given: Mapping[str, Any]) -> Options:
         from duly.jobs.task import _options

@@ -23,7 +23,7 @@ from duly.kernel.recurrence.reading import read_duration
 
 Ids: TypeAlias = list[int]
 
-UNPAUSED = "SESSION_UNPAUSED"
+UNPAUSED, SAID = "SESSION_UNPAUSED", "SESSION_SAID"
 #: Executions of one automation that may wait for the slot.
 MOST_QUEUED = 1_000
 #: Seconds for which a queued chat is wanted after its person was heard of last.
@@ -159,8 +159,11 @@ class Executing(Equipment):
 
         return self._act(act)
 
-    def say(self, session_id: int, text: str, *, tenant: str | None = None) -> Session:
-        """Say something in a chat. It is answered as soon as the chat has the slot. Raises NotFound, WrongState, InvalidArgument."""
+    def say(self, session_id: int, text: str, *, tenant: str | None = None, actor: str = "code") -> Session:
+        """Say something in a chat. It is answered as soon as the chat has the slot. That it was said is audited (SESSION_SAID), not what.
+
+        Raises NotFound, WrongState, InvalidArgument.
+        """
         check_text(text, "text")
         if not text.strip():
             raise InvalidArgument("text", "is empty.", "Say something.")
@@ -170,6 +173,7 @@ class Executing(Equipment):
             found = self._chat(c, session_id, tenant, "say")
             now = self._db.present(c)
             self.controller.records.say(c, found.id, [Message(Role.USER, text)], now)
+            self.controller.store.audit(c, found, actor, SAID)
             if found.is_active:
                 assert found.activation is not None
                 self.controller.store.touch(c, found.id, found.activation, last_activity_at=now)

@@ -114,7 +114,7 @@ class _Talk:
 
     def _ask(self, text: str) -> bool:
         """Say something, and show what is answered. False where the chat is over."""
-        self.made.say(self.id, text)
+        self.made.say(self.id, text, actor=actor())
         self.waits = True
         since = time.monotonic()
         told = False

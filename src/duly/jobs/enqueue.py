@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, bindparam, or_, select, text
 
+from duly.audit.store import record_many
 from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status
 from duly.jobs.read import JobReader
 from duly.jobs.sql import dialect
@@ -23,6 +24,9 @@ from duly.kernel.errors import InvalidArgument, KeyConflict
 from duly.storage.database import Database
 from duly.storage.rows import encode, relation
 from duly.storage.types import Instant
+
+#: Audit action: somebody who has a name made a job. What programs enqueue stands in the job's row alone.
+ENQUEUED = "JOB_ENQUEUED"
 
 
 @dataclass(slots=True)
@@ -118,6 +122,11 @@ class JobMaker:
         if len(new) == 1 and new[0].key is None:
             return [Enqueued(self._insert_one(connection, new[0]), True)]
         return self._insert_many(connection, new, own=False)
+
+    def note(self, connection: Connection, made: Sequence[Enqueued], actor: str) -> None:
+        """Put on the trail that somebody made these jobs; those that were there already are left out."""
+        new = [(one.job.id, one.job.tenant) for one in made if one.created]
+        record_many(self.db, connection, new, actor=actor, action=ENQUEUED, entity="job")
 
     def make_alike(self, template: NewJob, inputs: Sequence[str]) -> Sequence[Enqueued]:
         """Many jobs without keys that differ in their input only, in one transaction of its own, in order."""

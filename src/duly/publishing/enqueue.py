@@ -96,6 +96,8 @@ class PublicationMaker:
         done: Sequence[EnqueuedJob] = engine.maker.make_in(connection, given.new) if given.new else []
         there = {p.id: p for p in self._reader.shown(connection, [e.job for e in done if not e.created])}
         made = [Enqueued(there.get(e.job.id) or publication(e.job), e.created) for e in done]
+        if given.actor != "code":
+            engine.maker.note(connection, done, given.actor)
         for n, (_, report) in given.wrong.items():
             if made[n].created:
                 record(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -74,13 +75,18 @@ def problem(
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """What an operation answers besides success, for its description."""
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": _schema()}}}
+        for status in statuses
+    }
+
+
+@cache
+def _schema() -> dict[str, Any]:
     schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     fault = schema.pop("$defs")["Fault"]
     schema["properties"]["errors"]["anyOf"][0]["items"] = fault
-    return {
-        status: {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in statuses
-    }
+    return schema
 
 
 def of_error(error: DulyError) -> ProblemResponse:

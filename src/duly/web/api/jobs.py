@@ -191,7 +191,7 @@ def routes(app: Duly) -> Any:
     @made.post("/jobs", response_model=Made, status_code=201, responses={200: {"model": Made}, **documented(409)})
     def enqueue(given: JobIn, who: Operator, request: Request, response: Response) -> Made:
         """Enqueue a job. 201 when it was made; 200 with the job that has the key when it was there already."""
-        found = app.enqueue_prepared([_prepared(app, given, who)])[0]
+        found = app.enqueue_prepared([_prepared(app, given, who)], actor=who.actor)[0]
         if found.created:
             response.headers["Location"] = request.url_for("duly_job", id=str(found.job.id)).path
         else:
@@ -207,7 +207,7 @@ def routes(app: Duly) -> Any:
                 prepared.append(_prepared(app, one, who))
             except InvalidArgument as error:
                 raise InvalidArgument(f"jobs[{place}].{error.field}", error.problem, error.remedy) from None
-        found = app.enqueue_prepared(prepared)
+        found = app.enqueue_prepared(prepared, actor=who.actor)
         out = [Made(job=shown(one.job, who), created=one.created) for one in found]
         return MadeMany(jobs=out, created=sum(one.created for one in out))
 

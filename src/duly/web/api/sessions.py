@@ -153,7 +153,7 @@ def add(made: APIRouter, app: Duly, door: Callable[[], Automations]) -> None:
     @made.post("/automations/sessions/{id}/say", response_model=Session, responses=documented(404, 409))
     def say(id: Ident, given: SayIn, who: Operator) -> Session:
         """Say something in a chat. It is answered as soon as the chat has the slot."""
-        return session_out(door().say(id, given.text, tenant=whose(who)), who)
+        return session_out(door().say(id, given.text, tenant=whose(who), actor=who.actor), who)
 
     @made.post("/automations/sessions/{id}/close", response_model=Session, responses=documented(404, 409))
     def close(id: Ident, who: Operator) -> Session:

@@ -11,9 +11,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from fastapi import Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
+from sqlalchemy import Connection
 
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
+from duly.jobs.job import Enqueued
 from duly.kernel.errors import InvalidArgument
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
@@ -187,9 +189,15 @@ def routes(app: Duly) -> Any:
         if given.run_in is not None:
             options["run_in"] = timedelta(seconds=given.run_in)
         app.open()
-        done = app.workflows.start(
-            given.workflow, given.input, tenant=for_whom(who, given.tenant, app.settings.tenant), **options
-        )
+        options["tenant"] = for_whom(who, given.tenant, app.settings.tenant)
+
+        def act(connection: Connection) -> Enqueued:
+            made = app.workflows.start(given.workflow, given.input, session=connection, **options)
+            app.engine.maker.note(connection, [made], who.actor)
+            return made
+
+        done = app.db.write(act)
+        app.db.bells.ring()
         ident = done.job.id
         if done.created:
             response.headers["Location"] = request.url_for("duly_run", id=str(ident)).path

@@ -97,7 +97,7 @@ def routes(desk: Desk) -> APIRouter:
         where = for_whom(form.who, form.text("tenant") or None, app.settings.tenant)
         asked = room().chat(form.text("title"), slot=form.text("slot") or "default", tenant=where, actor=form.who.actor)
         if form.text("text"):
-            room().say(asked.session.id, form.text("text"), tenant=where)
+            room().say(asked.session.id, form.text("text"), tenant=where, actor=form.who.actor)
         return to_session(request, asked.session.id, "The chat has begun." if asked.session.is_active else "The chat waits for the slot.")  # fmt: skip
 
     @made.post("/automations/{id}/run")
@@ -128,12 +128,12 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/automations/sessions/{id}/resume")
     def resume(request: Request, id: Ident, form: Operator) -> Response:
-        found = room().resume(id, tenant=whose(form.who), actor=form.who.actor)
+        found = room().resume(id, form.reason, tenant=whose(form.who), actor=form.who.actor)
         return to_session(request, id, f"Session {id} goes on." if found.is_active else f"Session {id} goes on as soon as it gets the slot.")  # fmt: skip
 
     @made.post("/automations/sessions/{id}/say")
     def say(request: Request, id: Ident, form: Operator) -> Response:
-        room().say(id, form.text("text"), tenant=whose(form.who))
+        room().say(id, form.text("text"), tenant=whose(form.who), actor=form.who.actor)
         return desk.done(request, f"/automations/sessions/{id}", "Said.")
 
     @made.post("/automations/sessions/{id}/close")
