@@ -82,14 +82,14 @@ class Records:
         row = connection.execute(select(groups).where(groups.c.tenant == tenant, named)).first()
         if row is None:
             raise NotFound("group", which)
-        return _group(row)
+        return to_group(row)
 
     def groups(self, connection: Connection, tenant: str | None, limit: int, after: int) -> list[Group]:
         """Groups in the order of their numbers, behind one of them."""
         query = select(groups).where(groups.c.id > after).order_by(groups.c.id).limit(limit)
         if tenant is not None:
             query = query.where(groups.c.tenant == tenant)
-        return [_group(row) for row in connection.execute(query)]
+        return [to_group(row) for row in connection.execute(query)]
 
     def add_group(self, connection: Connection, values: dict[str, Any], actor: str) -> Group:
         """Make a group; a round can be planned for it from now on (T000-a). Raises InvalidArgument for a name that is taken."""
@@ -253,7 +253,7 @@ class Records:
 
     def _group_of_prompt(self, connection: Connection, ident: int, tenant: str) -> Group:
         found = select(groups).where(groups.c.id == self.prompt(connection, ident, tenant).group_id)
-        group = _group(connection.execute(found).one())
+        group = to_group(connection.execute(found).one())
         wait_lock(self.db, connection, ROOM, group.id)
         self.prompt(connection, ident, tenant)
         return group
@@ -266,7 +266,7 @@ class Records:
         row = connection.execute(query if tenant is None else query.where(rounds.c.tenant == tenant)).first()
         if row is None:
             raise NotFound("round", ident)
-        return _round(row)
+        return to_round(row)
 
     def find(
         self, connection: Connection, group_id: int | None, status: Status | None, limit: int, below: int | None, tenant: str | None
@@ -282,7 +282,7 @@ class Records:
             query = query.where(r.id < min(below, MOST_ID))
         if tenant is not None:
             query = query.where(r.tenant == tenant)
-        return [_round(row) for row in connection.execute(query)]
+        return [to_round(row) for row in connection.execute(query)]
 
     def archive(self, connection: Connection, ident: int, tenant: str) -> Archive:
         """A round and everything in it. Raises NotFound."""
@@ -392,7 +392,7 @@ def _own(owner: int, who: Member, what: str) -> None:
         raise InvalidArgument("member", f"is {who.name!r}, whose {what} this is not.")
 
 
-def _group(row: Any) -> Group:
+def to_group(row: Any) -> Group:
     return Group(
         row.id, row.tenant, row.name, row.zone, row.drop_time, bool(row.is_active), bool(row.notifications), row.cooldown, row.plan_at,
         row.error, row.error_at, row.failures, row.created_at,
@@ -408,7 +408,7 @@ def _prompt(row: Any) -> Prompt:
     return Prompt(row.id, row.group_id, row.text, bool(row.is_active), row.created_at)
 
 
-def _round(row: Any) -> Round:
+def to_round(row: Any) -> Round:
     return Round(
         row.id, row.tenant, row.group_id, row.scheduled_for, Status(row.status), row.zone, row.drop_time, row.planned_at, row.created_at,
         row.prompt_id, row.prompt_text, row.due_at, row.open_at, row.close_at, row.opened_at, row.closed_at, row.late,

@@ -84,3 +84,13 @@ def latest(
     if idents is not None:
         query = query.where(s.id.in_(idents))
     return {row.schedule_id: occurrence(row) for row in connection.execute(query)}
+
+
+def between(
+    connection: Connection, idents: Sequence[int], start: datetime, end: datetime, most: int
+) -> list[Occurrence]:
+    """What the ledger says of these schedules from ``start`` until before ``end``; at most ``most`` rows."""
+    o = occurrences.c
+    query = select(occurrences).where(o.schedule_id.in_(idents), o.due_at >= start, o.due_at < end)
+    rows = connection.execute(query.order_by(o.schedule_id, o.due_at).limit(most)) if idents else ()
+    return [occurrence(row) for row in rows]

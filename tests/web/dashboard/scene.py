@@ -19,7 +19,9 @@ from duly.automations.protocol import FINISH
 from duly.automations.providers.base import Answer, Question, ToolCall, Usage
 from duly.jobs.tables import workers
 from duly.outbox import Outbox
+from duly.kernel.windows import Window
 from duly.publishing.door import Publishing
+from duly.rounds import Rounds
 from duly.testing import ManualClock, drain
 from duly.workflows import WorkflowContext
 
@@ -73,6 +75,10 @@ class Town:
     run: int
     message: int
     post: int
+    #: A group, its open round, and one of another that is closed.
+    group: int
+    round: int
+    closed: int
 
     def pages(self) -> dict[str, str]:
         """Every page that there is to look at, by the name of its picture."""
@@ -98,6 +104,16 @@ class Town:
             "publication": f"/publishing/{self.post}",
             "outbox": "/outbox",
             "message": f"/outbox/{self.message}",
+            "failures": "/failures",
+            "jobs-failures": "/jobs?status=failed&error=PermanentError&since=24h",
+            "calendar": "/calendar?tz=Europe/Rome",
+            "calendar-month": "/calendar?view=month&tz=Europe/Rome",
+            "calendar-impact": "/calendar/impact?scope=queue&of=mail&start=08:00&end=12:30&tz=Europe/Rome",
+            "calendar-blackout": "/calendar/blackout?name=quiet+hours",
+            "rounds": "/rounds",
+            "round": f"/rounds/{self.round}",
+            "round-closed": f"/rounds/{self.closed}",
+            "round-group": f"/rounds/groups/{self.group}",
             "audit": "/audit",
             "alerts": "/alerts",
             "not-found": "/jobs/999999999",
@@ -112,6 +128,7 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
     """Three hours of work. ``free`` stands in everything that somebody can write; ``busy``: enough of it for charts to be looked at."""
     dice = random.Random(8)
     x = f" {free}" if free else ""
+    rounds = _rounds(app, time, free, x)
     broken = {"reports": False}
 
     @app.task("newsletter.send", queue="mail")
@@ -198,9 +215,48 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
         run,
         _outbox(app, x),
         _publishing(app, time, x),
+        *rounds,
     )
+    _blackouts(app, x)
     _worker(app, "worker-1", ["default", "mail", "media", "reports", "automations"])
     return town
+
+
+def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, int]:
+    """Groups around the world, and two days of theirs before the town's day begins: rounds that are open, and some that are over."""
+    room = Rounds(app, draw=lambda: 0.5)
+    app.open()
+    time.set(START - timedelta(hours=60))
+    made = []
+    for name, place, drop in (
+        ("choir", "Europe/Paris", "18:00"), ("book club", "America/New_York", "12:00"), ("early birds", "Asia/Tokyo", "07:30"),
+        ("night shift", "Australia/Sydney", "22:15"), ("harbour watch", "UTC", "06:00"),
+    ):  # fmt: skip
+        made.append(room.groups.add(f"{free}{name}"[:200], place, drop_time=drop, cooldown=0, actor="user:ann"))
+        room.prompts.add(made[-1].id, f"What did you hear today?{x}", f"Which song stays with you?{x}")
+        for who in ("Ann", "Ben", "Cleo"):
+            room.members.add(made[-1].id, f"{free}{who}"[:200], email=f"{who.lower()}@example.org")
+    room.groups.add("sleepers", "Europe/Rome", is_active=False)
+    choir, members = made[0], room.members.all(made[0].id)
+    while time.now() < START - timedelta(minutes=10):
+        room.tick()
+        for one in room.list(choir.id, status="open", limit=1):
+            if room.show(one.id).submissions:
+                continue
+            answers = [room.submit(one.id, who.id, f"{word}{x}") for who, word in zip(members, ("The bells, at noon.", "Rain on the roof."), strict=False)]
+            room.comment(answers[0].id, members[1].id, f"I heard them too.{x}")
+            for who in members[1:]:
+                room.vote(answers[0].id, who.id)
+        time.advance(timedelta(hours=2))
+    time.set(START)
+    room.members.set(choir.id, members[0].id, channels=["email", "log"], actor="user:ann")
+    return choir.id, room.list(choir.id, status="open")[0].id, room.list(choir.id, status="closed")[0].id
+
+
+def _blackouts(app: Duly, x: str) -> None:
+    quiet = Window(days=["wed", "sat", "sun"], start="22:00", end="07:00", tz="Europe/Rome", name="quiet hours", scope="queue:mail")
+    app.calendars.set(quiet, f"people sleep{x}", "user:ann")
+    app.calendars.set(Window(dates=("2026-03-30", "2026-03-30"), tz="Europe/Rome", name=f"inventory{x}"[:200], scope="queue:reports"), f"counting{x}", "user:ann")
 
 
 def _outbox(app: Duly, x: str) -> int:

@@ -32,6 +32,7 @@ from duly.app import Duly
 from duly.kernel.errors import DulyError, InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID, check_text
 from duly.monitoring.redact import visible
+from duly.web.api.common import whose
 from duly.web.dashboard import words
 from duly.web.gate import CSRF_FIELD
 from duly.web.identity import checked, identity_of
@@ -58,9 +59,9 @@ class Link:
 
 NAVIGATION = (
     ("Work", (
-        Link("/", "Overview", "jobs"), Link("/jobs", "Jobs", "jobs"), Link("/queues", "Queues & gate", "queues"),
-        Link("/schedules", "Schedules", "schedules"), Link("/automations", "Automations", "automations"),
-        Link("/workflows", "Workflows", "workflows"), Link("/publishing", "Publishing", "publishing"),
+        Link("/", "Overview", "jobs"), Link("/jobs", "Jobs", "jobs"), Link("/failures", "Failures", "jobs"), Link("/queues", "Queues & gate", "queues"),
+        Link("/schedules", "Schedules", "schedules"), Link("/calendar", "Calendar", "schedules"), Link("/automations", "Automations", "automations"),
+        Link("/workflows", "Workflows", "workflows"), Link("/publishing", "Publishing", "publishing"), Link("/rounds", "Rounds", "rounds"),
         Link("/outbox", "Outbox", "outbox"),
     )),
     ("Record", (Link("/audit", "Audit", "audit"), Link("/alerts", "Alerts", "alerts", whole=True))),
@@ -77,7 +78,7 @@ class Desk:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self.env.globals.update(
-            state=words.state, kind=words.kind_of, moment=words.when, mark=words.mark, when=words.when, ago=words.ago, span=words.span, between=words.between, count=words.count,
+            state=words.state, kind=words.kind_of, moment=words.when, mark=words.mark, when=words.when, ago=words.ago, countdown=words.countdown, span=words.span, between=words.between, count=words.count,
             plural=words.plural, document=words.document, line=words.line, problem_of=words.problem_of, sparkline=words.sparkline,
             version=__version__, csrf_field=CSRF_FIELD, query=query, relative=words.relative,
         )  # fmt: skip
@@ -275,6 +276,13 @@ def query(path: str, **given: Any) -> str:
     pairs = [(name, one) for name, value in given.items() for one in (value if isinstance(value, list | tuple) else [value])]  # fmt: skip
     text = urlencode([(name, str(value)) for name, value in pairs if value not in (None, "")])
     return f"{path}?{text}" if text else path
+
+
+def where(who: Identity, tenant: str, what: str) -> str | None:
+    """The tenant that is meant: of who belongs to one, that one. Raises NotFound for another than one's own."""
+    if who.tenant is not None and tenant not in ("", who.tenant):
+        raise NotFound(what, tenant)
+    return whose(who, check_text(tenant, "tenant") or None)
 
 
 def number(text: str, field: str) -> int:

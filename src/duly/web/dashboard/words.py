@@ -72,6 +72,23 @@ def ago(instant: datetime | None, now: datetime, empty: str = "") -> Markup:
     )
 
 
+def countdown(instant: datetime | None, now: datetime, empty: str = "") -> Markup:
+    """``in 3 h 12 min``: how long until an instant, as exactly as one waits for it; the instant itself in the title."""
+    if instant is None:
+        return Markup("{}").format(empty)
+    left = int((instant - now).total_seconds())
+    said = relative(instant, now)
+    for size, unit, smaller, its in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min")):
+        if left >= size:
+            rest = left % size // smaller
+            said = f"in {left // size} {unit}{f' {rest} {its}' if rest else ''}"
+            break
+    stamp = utc(instant)
+    return Markup('<time datetime="{iso}Z" title="{stamp} UTC">{said}</time>').format(
+        iso=stamp.replace(" ", "T"), stamp=stamp, said=said
+    )
+
+
 def relative(instant: datetime, now: datetime) -> str:
     seconds = (instant - now).total_seconds()
     if abs(seconds) < 1:

@@ -31,7 +31,7 @@ Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 LIMIT, CAP, MOST_ACTED = 50, 10_000, 10_000
 #: Jobs that a page which asks before it acts lists.
 SAMPLE = 20
-FIELDS = ("status", "queue", "task", "key", "parent", "since", "before", "tenant", "ids")
+FIELDS = ("status", "queue", "task", "key", "error", "parent", "since", "before", "tenant", "ids")
 ACTS = {"cancel": "Cancel", "replay": "Replay"}
 
 
@@ -59,6 +59,7 @@ class Asked:
                 tenant=self.tenant, status=tuple(one for one in given.get("status", []) if one), queue=self.text("queue") or None,
                 task=self.text("task") or None, key=self.text("key") or None, parent_id=number(self.text("parent"), "parent") if self.text("parent") else None,
                 since=self.instant("since"), before=self.instant("before"), ids=[number(one, "ids") for one in given.get("ids", [])],
+                error=self.text("error") or None,
             )  # fmt: skip
         except InvalidArgument as error:
             self.filter, self.problem = JobFilter(tenant=self.tenant, ids=()), str(error)
@@ -94,7 +95,7 @@ class Asked:
     def words(self) -> str:
         """The filter in words, for people."""
         f = self.filter
-        parts = [f"{name} {value}" for name, value in (("queue", f.queue), ("task", f.task), ("key", f.key), ("tenant", f.tenant)) if value]  # fmt: skip
+        parts = [f"{name} {value}" for name, value in (("queue", f.queue), ("task", f.task), ("key", f.key), ("error", f.error), ("tenant", f.tenant)) if value]  # fmt: skip
         parts += [f"children of {f.parent_id}"] if f.parent_id else []
         parts += [f"{name} {self.text(name)}" for name in ("since", "before") if self.text(name)]
         parts += [" or ".join(f.status)] if f.status else []

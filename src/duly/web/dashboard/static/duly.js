@@ -20,6 +20,13 @@
     for (const one of all("input[data-zone]", within)) one.value = zone;
   }
 
+  // Calendars are drawn on the server, which knows the viewer's zone from this cookie; one that was drawn before it was there is drawn anew.
+  if (!document.cookie.includes(`duly_zone=${zone};`) && !document.cookie.endsWith(`duly_zone=${zone}`)) {
+    document.cookie = `duly_zone=${zone}; path=/; max-age=31536000; SameSite=Lax`;
+    const drawn = document.querySelector("[data-zone-is]");
+    if (drawn && drawn.dataset.zoneIs !== zone && document.cookie.includes(`duly_zone=${zone}`)) location.reload();
+  }
+
   // ------------------------------------------------------------------ refreshing
   const control = document.getElementById("live-switch");
   let wanted = true;
