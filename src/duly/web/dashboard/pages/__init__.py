@@ -21,6 +21,7 @@ from duly.web.dashboard.pages import (
     publishing,
     queues,
     rounds,
+    schedule_form,
     schedules,
     workflows,
 )
@@ -35,6 +36,7 @@ PAGES: tuple[Callable[[Desk], APIRouter], ...] = tuple(
         failures,
         queues,
         schedules,
+        schedule_form,
         calendar,
         automations,
         workflows,
