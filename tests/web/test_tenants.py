@@ -125,6 +125,7 @@ def things(app: Duly, ours: TestClient, clock: ManualClock) -> dict[str, dict[st
         "/api/v1/tokens/": {"id": token}, "/api/v1/users/": {"name": "ann"}, "/fp-publisher/v1/jobs/": {"id": post},
         "/jobs/": {"id": job}, "/automations/sessions/": {"id": session}, "/automations/": {"id": automation},
         "/workflows/": {"id": run}, "/rounds/groups/": {"id": "choir", "group": "choir", "member": "Ann"}, "/rounds/": {"id": round_, "group": "choir"},
+        "/rounds/prompts/": {"id": prompt}, "/rounds/submissions/": {"id": submission}, "/rounds/comments/": {"id": comment},
         "/outbox/": {"id": message, "message": message}, "/publishing/": {"id": post}, "/schedules/": {"name": "nightly"},
     }  # fmt: skip
 

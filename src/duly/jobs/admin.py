@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -174,7 +174,7 @@ class JobAdmin:
         states = [s for s in (f.status or states) if s in states]
         if not states:
             return []
-        wanted = JobFilter(f.tenant, states, f.queue, f.task, f.key, f.parent_id, f.since, f.before, f.ids)
+        wanted = replace(f, status=states)
         from duly.jobs.read import conditions
 
         table = jobs if event == "cancel" else jobs_done

@@ -23,7 +23,7 @@ class Standing:
     #: Those with rounds to come.
     active: int
     open: int
-    #: When the next of the planned rounds is due, and when the next of the open ones closes.
+    #: When the next of the planned rounds is due, and when the next of the open ones closes that are not over.
     due_at: datetime | None
     close_at: datetime | None
 
@@ -37,7 +37,7 @@ class Tally:
     votes: int = 0
 
 
-def standing(connection: Connection, tenant: str | None = None) -> Standing:
+def standing(connection: Connection, now: datetime, tenant: str | None = None) -> Standing:
     g, r = groups.c, rounds.c
     active = func.count().filter(g.is_active)
     of_groups = select(func.count(), active).where(*([g.tenant == tenant] if tenant is not None else []))
@@ -45,7 +45,8 @@ def standing(connection: Connection, tenant: str | None = None) -> Standing:
     # constants, as the indexes have them
     is_open, scheduled = r.status == literal_column("'open'"), r.status == literal_column("'scheduled'")
     count, running = connection.execute(of_groups).one()
-    opened, close_at = connection.execute(select(func.count(), func.min(r.close_at)).where(is_open, *mine)).one()
+    opened = connection.execute(select(func.count()).select_from(rounds).where(is_open, *mine)).scalar_one()
+    close_at = connection.execute(select(func.min(r.close_at)).where(is_open, r.close_at > now, *mine)).scalar()
     due_at = connection.execute(select(func.min(r.due_at)).where(scheduled, r.due_at.is_not(None), *mine)).scalar()
     return Standing(count, running, opened, due_at, close_at)
 

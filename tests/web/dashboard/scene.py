@@ -18,8 +18,8 @@ from duly.automations import Automations
 from duly.automations.protocol import FINISH
 from duly.automations.providers.base import Answer, Question, ToolCall, Usage
 from duly.jobs.tables import workers
-from duly.outbox import Outbox
 from duly.kernel.windows import Window
+from duly.outbox import Outbox
 from duly.publishing.door import Publishing
 from duly.rounds import Rounds
 from duly.testing import ManualClock, drain
@@ -149,6 +149,10 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
     def fetch(url: str) -> str:
         raise OSError(f"{url} did not answer{x}")
 
+    @app.task("bank.sync", queue="default", max_attempts=1)
+    def sync(account: int) -> None:
+        raise (ConnectionError, TimeoutError, KeyError)[account % 3](f"account {account}{x}")
+
     @app.workflow("onboarding")
     async def onboarding(ctx: WorkflowContext, name: str) -> str:
         await ctx.step("make account", dict, name=name)
@@ -159,6 +163,8 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
     app.schedule("feeds", Every(timedelta(minutes=15)), task=report, input={"month": f"2026-02{x}"})
     app.schedule("nightly report", Daily("02:30", tz="Europe/Rome"), task=report, input={"month": "2026-03"})
     app.schedule("newsletter", Cron("0 9 * * mon,thu", tz="America/New_York"), task=send, input={"to": "readers"})
+    app.schedule("tide tables", Cron("0 8,14,20 * * *", tz="Europe/Rome"), task=send, input={"to": "sailors"})
+    app.schedule("month's end", Cron("0 18 28-31 * *", tz="Europe/Rome"), task=report, input={"month": "2026-03"}, blackout="skip")
     app.open()
     app.schedules.sync()
     shut, still, opened = (8, 9, 10) if busy else (0, 12, 24)
@@ -175,6 +181,8 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
         for n in range(dice.randint(1, 7) if busy else 1):
             resize.enqueue(f"/pictures/{step}-{n}.png{x}")
         report.enqueue(f"2026-{step % 12 + 1:02}{x}", token="s3cret-value")
+        if step % 4 == 0:
+            sync.enqueue(step // 4 % 5)
         time.advance(dice.random() * (4 if step % 9 else 40))
         drain(app)
         time.set(START + timedelta(minutes=5) * (step + 1))
@@ -249,6 +257,9 @@ def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, 
                 room.vote(answers[0].id, who.id)
         time.advance(timedelta(hours=2))
     time.set(START)
+    island = room.groups.add(f"{free}island post"[:200], "Pacific/Honolulu", drop_time="23:30")
+    room.prompts.add(island.id, f"What came with the tide?{x}")
+    room.tick()
     room.members.set(choir.id, members[0].id, channels=["email", "log"], actor="user:ann")
     return choir.id, room.list(choir.id, status="open")[0].id, room.list(choir.id, status="closed")[0].id
 
@@ -284,9 +295,10 @@ def _publishing(app: Duly, time: ManualClock, x: str) -> int:
     for caption in ("Market on Saturday", "A storm is near"):
         room.enqueue("board", {"caption": f"{caption}{x}"}, actor="user:ann")
     drain(app, queues=["board"])
-    room.enqueue(
-        "board", {"caption": f"The ferry is late{x}"}, run_at=time.now() + timedelta(hours=3), actor="user:ann"
-    )
+    for caption, hours in (("The ferry is late", 3), ("Fish on Sunday", 49), ("Choir at six", 74)):
+        room.enqueue(
+            "board", {"caption": f"{caption}{x}"}, run_at=time.now() + timedelta(hours=hours), actor="user:ann"
+        )
     return next(one.id for one in room.list() if one.status == "failed")
 
 

@@ -16,7 +16,7 @@ from duly.testing import ManualClock
 from web.dashboard.conftest import Person
 from web.dashboard.scene import Town, fill
 
-EMPTY = ("/", "/jobs", "/queues", "/schedules", "/automations", "/audit", "/alerts")
+EMPTY = ("/", "/failures", "/calendar", "/calendar?view=month", "/calendar/impact", "/rounds", "/jobs", "/queues", "/schedules", "/automations", "/audit", "/alerts")
 EVIL = "<img src=x onerror=alert(1)></script>\"'><b onload=x>{{7*7}}"
 
 
@@ -121,9 +121,9 @@ def test_a_tenant_sees_its_own_and_nothing_else(person: Callable[..., Person], t
         theirs = person(role, tenant="harbour")
         for name, path in town.pages().items():
             answer = theirs.get(path)
-            if name in ("job-failed", "job-waiting", "job-parent", "job-done", "schedule", "automation", "session", "chat", "workflow", "publication", "message"):  # fmt: skip
+            if name in ("job-failed", "job-waiting", "job-parent", "job-done", "schedule", "automation", "session", "chat", "workflow", "publication", "message", "round", "round-closed", "round-group"):  # fmt: skip
                 assert answer.status_code == 404, name
-            elif name == "alerts":
+            elif name in ("alerts", "calendar-impact"):
                 assert answer.status_code == 403
             else:
                 for foreign in ("newsletter.send", "report.build", "example.org", "briefing", "user:ann"):
@@ -139,6 +139,11 @@ def test_a_tenant_sees_its_own_and_nothing_else(person: Callable[..., Person], t
         ("/audit?since=x", "since"), ("/audit?level=loud", "level"), ("/jobs?cursor=x", "cursor"), ("/jobs?queue=%00", "queue"),
         ("/jobs/act?event=drop&queue=mail", "event"), ("/jobs/act?event=replay&status=failed", "besides a status"),
         (f"/jobs/{2**63}", "id"), ("/jobs/0", "id"), ("/audit?cursor=x", "cursor"), ("/alerts?cursor=x", "cursor"), ("/schedules/show?name=", "name"),
+        ("/calendar?tz=Mars", "tz"), ("/calendar?day=yesterday", "day"), ("/calendar?day=1066-10-14", "day"), ("/calendar?view=year", "view"),
+        ("/calendar?tz=%00", "tz"), ("/calendar/impact?scope=queue", "of"), ("/calendar/impact?tz=Mars", "tz"), ("/calendar/impact?first=x", "first"),
+        ("/calendar/impact?last=2026-01-01", "last"), ("/calendar/impact?last=2199-01-01", "last"), ("/calendar/impact?scope=town", "scope"),
+        ("/calendar/impact?start=25:00", "start"), ("/calendar/impact?of=%00", "of"), ("/calendar/blackout?name=", "name"), ("/rounds?cursor=x", "cursor"),
+        ("/rounds?groups=x", "cursor"), ("/rounds/0", "id"), (f"/rounds/{2**63}", "id"), ("/rounds/groups/%00", "group"), ("/jobs?error=%00", "error"),
         ("/jobs?before=9999999d", "before"), (f"/jobs?parent={'9' * 30}", "parent"), ("/audit?actor=%00", "actor"),
     ],
 )  # fmt: skip

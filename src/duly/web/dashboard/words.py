@@ -76,17 +76,22 @@ def countdown(instant: datetime | None, now: datetime, empty: str = "") -> Marku
     """``in 3 h 12 min``: how long until an instant, as exactly as one waits for it; the instant itself in the title."""
     if instant is None:
         return Markup("{}").format(empty)
-    left = int((instant - now).total_seconds())
-    said = relative(instant, now)
-    for size, unit, smaller, its in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min")):
-        if left >= size:
-            rest = left % size // smaller
-            said = f"in {left // size} {unit}{f' {rest} {its}' if rest else ''}"
-            break
+    seconds = (instant - now).total_seconds()
+    said = f"in {exactly(seconds)}" if 1 <= seconds <= FAR else relative(instant, now)
     stamp = utc(instant)
     return Markup('<time datetime="{iso}Z" title="{stamp} UTC">{said}</time>').format(
         iso=stamp.replace(" ", "T"), stamp=stamp, said=said
     )
+
+
+def exactly(seconds: float) -> str:
+    """A length in two units, as one waits for it: ``3 h 12 min``; the rest is left out."""
+    left = int(seconds)
+    for size, unit, smaller, its in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min")):
+        if left >= size:
+            rest = left % size // smaller
+            return f"{left // size} {unit}{f' {rest} {its}' if rest else ''}"
+    return span(left)
 
 
 def relative(instant: datetime, now: datetime) -> str:

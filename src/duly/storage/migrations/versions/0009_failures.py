@@ -23,4 +23,3 @@ def upgrade() -> None:
         "ix_jobs_done_failures", "jobs_done", [sa.text(f"coalesce(substr({named}, 1, 200), '(none)')"), "finished_at", "tenant"],
         postgresql_where=sa.text("status = 'failed'"), sqlite_where=sa.text("status = 'failed'"),
     )  # fmt: skip
-

@@ -36,7 +36,7 @@ from duly.web.dashboard.words import line
 Viewer: TypeAlias = Annotated[Identity, sees("schedules")]
 Holder: TypeAlias = Annotated[Identity, sees("queues")]
 Text: TypeAlias = Annotated[str, Query(max_length=200)]
-Zone: TypeAlias = Annotated[str, Cookie(alias="duly_zone", max_length=100)]
+Zone: TypeAlias = Annotated[str, Cookie(alias="duly_zone")]
 #: Schedules and blackouts that are drawn, stretches of one blackout, publications, and rows of the ledger.
 SCHEDULES, BLACKOUTS, STRETCHES, POSTS, LEDGER = 100, 100, 100, 400, 4_000
 #: What happens more often than this in a week, or in a month, is not drawn instant by instant.
@@ -202,7 +202,7 @@ def zone_of(tz: str, cookie: str) -> tuple[str, str | None]:
         zone(named, "tz")
         return named, named
     try:
-        zone(cookie, "tz")
+        zone(cookie[:100], "tz")
     except InvalidArgument:
         return "UTC", None
     return cookie, None

@@ -74,7 +74,7 @@ def routes(desk: Desk) -> APIRouter:
             opened = read.open_rounds(c, mine, OPEN)
             rounds = [*opened, *past]
             return {
-                "standing": read.standing(c, mine), "live": read.live(c, [one.id for one in kept]), "opened": opened,
+                "standing": read.standing(c, now, mine), "live": read.live(c, [one.id for one in kept]), "opened": opened,
                 "tallies": read.tallies(c, [one.id for one in rounds]), "known": read.groups_by_number(c, {one.group_id for one in rounds}),
             }  # fmt: skip
 
@@ -95,7 +95,7 @@ def routes(desk: Desk) -> APIRouter:
         at, now, door = where(who, tenant, "group"), desk.now(), room()
         found = door.groups.get(number_or_name(group), at)
         here = found.tenant
-        past, following = page(door.list(found.id, limit=PAST + 1, below=below(cursor), tenant=here), PAST, lambda one: one.id)  # fmt: skip
+        past, following = page(door.list(found.id, status=Status.CLOSED, limit=PAST + 1, below=below(cursor), tenant=here), PAST, lambda one: one.id)  # fmt: skip
         facts = ask(lambda c: {"live": read.live(c, [found.id]).get(found.id), "tallies": read.tallies(c, [one.id for one in past])})  # fmt: skip
         (coming,) = door.next(found.id, tenant=here)
         usual = app.settings.rounds_drop_time
