@@ -267,7 +267,7 @@ def refused(error: InvalidArgument, at: datetime) -> Outcome:
 
 
 def describe(error: BaseException, at: datetime) -> dict[str, Any]:
-    """An exception as the error of a job (R003-5): message, type, attempted_at, and the end of its traceback.
+    """An exception as the error of a job (R003-5): message, type, where that is defined if not here, attempted_at, the end of its traceback.
 
     Safe against exceptions whose text cannot be made or stored.
     """
@@ -279,8 +279,11 @@ def describe(error: BaseException, at: datetime) -> dict[str, Any]:
         [] if isinstance(error, PermanentError | Retry | Cancel) else traceback.extract_tb(error.__traceback__)[-6:]
     )
     trace = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} in {f.name}" for f in frames]
+    kind = type(error)
+    foreign = kind.__module__.partition(".")[0] not in ("builtins", "duly")
     return {
-        "message": clean(message)[:MAX_ERROR], "type": type(error).__name__, "attempted_at": at.isoformat(), **({"trace": trace} if trace else {}),
+        "message": clean(message)[:MAX_ERROR], "type": kind.__name__, "attempted_at": at.isoformat(),
+        **({"path": f"{kind.__module__}.{kind.__qualname__}"} if foreign else {}), **({"trace": trace} if trace else {}),
     }  # fmt: skip
 
 

@@ -94,22 +94,23 @@ def migrate(db: Database) -> tuple[str | None, str]:
 
     Raises SchemaTooNew as ``check`` does.
     """
+    return db.write(lambda connection: migrate_in(connection, db.shown_url))
 
-    def run(connection: Connection) -> tuple[str | None, str]:
-        from alembic import command
 
-        if not db.is_sqlite:
-            # One migration at a time; the lock goes with the transaction.
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly migrate'))"))
-        before = current(connection)
-        if before is not None and before >= HEAD:
-            check(connection, db.shown_url)
-            return before, before
-        with _alembic:
-            command.upgrade(_config(connection=connection), "head")
-        return before, HEAD
+def migrate_in(connection: Connection, where: str) -> tuple[str | None, str]:
+    """The same in the transaction of a connection, which must not be one that begins deferred (SQLite)."""
+    from alembic import command
 
-    return db.write(run)
+    if connection.dialect.name != "sqlite":
+        # One migration at a time; the lock goes with the transaction.
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly migrate'))"))
+    before = current(connection)
+    if before is not None and before >= HEAD:
+        check(connection, where)
+        return before, before
+    with _alembic:
+        command.upgrade(_config(connection=connection), "head")
+    return before, HEAD
 
 
 def upgrade(url: str) -> None:
