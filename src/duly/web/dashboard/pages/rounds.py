@@ -206,7 +206,7 @@ def routes(desk: Desk) -> APIRouter:
     @made.post("/rounds/{id}/submissions")
     def submit(request: Request, id: Ident, form: Operator) -> Response:
         at = where(form.who, form.text("tenant"), "round")
-        room().submit(id, _member(form), form.text("text"), tenant=at)
+        room().submit(id, _member(form), form.text("text"), tenant=at, actor=form.who.actor)
         return desk.done(request, form.back, "The answer is in.")
 
     @made.post("/rounds/submissions/{id}/edit")
@@ -218,7 +218,7 @@ def routes(desk: Desk) -> APIRouter:
     @made.post("/rounds/submissions/{id}/comments")
     def comment(request: Request, id: Ident, form: Operator) -> Response:
         at = where(form.who, form.text("tenant"), "submission")
-        room().comment(id, _member(form), form.text("text"), tenant=at)
+        room().comment(id, _member(form), form.text("text"), tenant=at, actor=form.who.actor)
         return desk.done(request, form.back, "The comment is in.")
 
     @made.post("/rounds/comments/{id}/edit")
@@ -229,7 +229,7 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/rounds/submissions/{id}/votes")
     def vote(request: Request, id: Ident, form: Operator) -> Response:
-        room().vote(id, _member(form), tenant=where(form.who, form.text("tenant"), "submission"))
+        room().vote(id, _member(form), tenant=where(form.who, form.text("tenant"), "submission"), actor=form.who.actor)
         return desk.done(request, form.back, "The vote is in. A second one would move it.")
 
     @made.post("/rounds/ticks")
@@ -299,9 +299,9 @@ def steps(r: Round, now: datetime) -> list[dict[str, Any]]:
     """A round's life, and what is to come. Pure."""
     out: list[dict[str, Any]] = [{"kind": "wait", "name": "Planned", "at": r.created_at, "said": f"for {r.scheduled_for:%A, %d %B %Y}"}]  # fmt: skip
     if r.opened_at is None:
-        late = r.due_at is not None and r.due_at < now - timedelta(minutes=10)
+        waits = r.due_at is not None and r.due_at < now - timedelta(minutes=10)
         said = "when its group is active again" if r.due_at is None else f"{r.drop_time} there"
-        return [*out, {"kind": "warn" if late else "wait", "name": "Opens", "at": r.due_at, "said": said}]
+        return [*out, {"kind": "warn" if waits else "wait", "name": "Opens", "at": r.due_at, "said": said}]
     late = "" if not r.late or r.late < 1 else f"{plural(round(r.late), 'second')} after it was due"
     out.append({"kind": "good", "name": "Opened", "at": r.opened_at, "said": late})
     if r.closed_at is None:
