@@ -520,10 +520,10 @@ def submit(round: int, member: int | str, text: str, edit: bool, tenant: str | N
         mine = next((s for s in archive.submissions if s.member_id == ident), None)
         if mine is None:
             raise click.ClickException(f"{member} has submitted nothing to round {round}.")
-        changed = made.edit_submission(mine.id, member, text, tenant=tenant)
+        changed = made.edit_submission(mine.id, member, text, tenant=tenant, actor=actor())
         _done(changed, f"Submission {changed.id} is changed.")
         return
-    submission = made.submit(round, member, text, tenant=tenant)
+    submission = made.submit(round, member, text, tenant=tenant, actor=actor())
     _done(submission, f"Submission {submission.id} is in round {round}.")
 
 
@@ -534,7 +534,7 @@ def submit(round: int, member: int | str, text: str, edit: bool, tenant: str | N
 @_tenant
 def comment(submission: int, member: int | str, text: str, tenant: str | None) -> None:
     """Comment a submission, as a member, while its round is open."""
-    made = _rounds().comment(submission, member, text, tenant=tenant)
+    made = _rounds().comment(submission, member, text, tenant=tenant, actor=actor())
     _done(made, f"Comment {made.id} is with submission {submission}.")
 
 
@@ -545,7 +545,7 @@ def comment(submission: int, member: int | str, text: str, tenant: str | None) -
 @_tenant
 def edit_comment(comment: int, member: int | str, text: str, tenant: str | None) -> None:
     """Change a member's own comment while the round is open."""
-    made = _rounds().edit_comment(comment, member, text, tenant=tenant)
+    made = _rounds().edit_comment(comment, member, text, tenant=tenant, actor=actor())
     _done(made, f"Comment {made.id} is changed.")
 
 
@@ -555,5 +555,5 @@ def edit_comment(comment: int, member: int | str, text: str, tenant: str | None)
 @_tenant
 def vote(submission: int, member: int | str, tenant: str | None) -> None:
     """Vote for a submission, as a member. A second vote moves the first."""
-    made = _rounds().vote(submission, member, tenant=tenant)
+    made = _rounds().vote(submission, member, tenant=tenant, actor=actor())
     _done(made, f"{member} votes for submission {submission} in round {made.round_id}.")

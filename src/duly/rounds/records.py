@@ -18,6 +18,8 @@ from duly.audit.store import record
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID, check_id
 from duly.rounds.group import (
+    COMMENT_CHANGED,
+    COMMENTED,
     GROUP_CHANGED,
     GROUP_CREATED,
     MEMBER_ADDED,
@@ -25,6 +27,9 @@ from duly.rounds.group import (
     PROMPT_ADDED,
     PROMPT_CHANGED,
     PROMPT_REMOVED,
+    SUBMISSION_CHANGED,
+    SUBMITTED,
+    VOTED,
     Channel,
     Group,
     Member,
@@ -308,22 +313,28 @@ class Records:
             raise InvalidArgument("member", f"is {member!r}, who has left the group.")
         return found, who, now
 
-    def submit(self, connection: Connection, round_id: int, tenant: str, member: int | str, words: str) -> Submission:
+    def submit(
+        self, connection: Connection, round_id: int, tenant: str, member: int | str, words: str, actor: str
+    ) -> Submission:
         """A member's answer, the only one (by a unique index)."""
         found, who, now = self._taking_part(connection, round_id, tenant, member, "take a submission")
         row = {"round_id": found.id, "member_id": who.id, "text": words, "created_at": now}
         problem = f"is {member!r}, who has submitted to this round already."
         ident = self._insert(connection, round_submissions, row, "member", problem, "Edit that submission.")
+        self._audit(connection, actor, SUBMITTED, "submission", ident, tenant, round=found.id, member=who.id)
         return Submission(ident, found.id, who.id, words, now)
 
     def edit_submission(
-        self, connection: Connection, ident: int, tenant: str, member: int | str, words: str
+        self, connection: Connection, ident: int, tenant: str, member: int | str, words: str, actor: str
     ) -> Submission:
         was = self.submission(connection, ident, tenant)
         _, who, now = self._taking_part(connection, was.round_id, tenant, member, "take an edit")
         _own(was.member_id, who, "submission")
         s = round_submissions.c
         connection.execute(update(round_submissions).where(s.id == ident).values(text=words, edited_at=now))
+        self._audit(
+            connection, actor, SUBMISSION_CHANGED, "submission", ident, tenant, round=was.round_id, member=who.id
+        )
         return self.submission(connection, ident, tenant)
 
     def submission(self, connection: Connection, ident: int, tenant: str) -> Submission:
@@ -336,14 +347,21 @@ class Records:
             raise NotFound("submission", ident)
         return Submission(**row._mapping)
 
-    def comment(self, connection: Connection, submission: int, tenant: str, member: int | str, words: str) -> Comment:
+    def comment(
+        self, connection: Connection, submission: int, tenant: str, member: int | str, words: str, actor: str
+    ) -> Comment:
         about = self.submission(connection, submission, tenant)
         found, who, now = self._taking_part(connection, about.round_id, tenant, member, "take a comment")
         row = {"round_id": found.id, "submission_id": about.id, "member_id": who.id, "text": words, "created_at": now}
         ident = connection.execute(insert(round_comments).values(**row).returning(round_comments.c.id)).scalar_one()
+        self._audit(
+            connection, actor, COMMENTED, "comment", ident, tenant, round=found.id, submission=about.id, member=who.id
+        )
         return Comment(ident, found.id, about.id, who.id, words, now)
 
-    def edit_comment(self, connection: Connection, ident: int, tenant: str, member: int | str, words: str) -> Comment:
+    def edit_comment(
+        self, connection: Connection, ident: int, tenant: str, member: int | str, words: str, actor: str
+    ) -> Comment:
         row = connection.execute(
             select(round_comments).where(round_comments.c.id == check_id(ident, "comment"))
         ).first()
@@ -355,13 +373,15 @@ class Records:
             raise NotFound("comment", ident) if error.what == "round" else error from None
         _own(row.member_id, who, "comment")
         connection.execute(update(round_comments).where(round_comments.c.id == ident).values(text=words, edited_at=now))
+        self._audit(connection, actor, COMMENT_CHANGED, "comment", ident, tenant, round=row.round_id, member=who.id)
         return Comment(ident, row.round_id, row.submission_id, who.id, words, row.created_at, now)
 
-    def vote(self, connection: Connection, submission: int, tenant: str, member: int | str) -> Vote:
+    def vote(self, connection: Connection, submission: int, tenant: str, member: int | str, actor: str) -> Vote:
         """A member's vote; a second one moves the first."""
         about = self.submission(connection, submission, tenant)
         found, who, now = self._taking_part(connection, about.round_id, tenant, member, "take a vote")
         connection.execute(_VOTE, {"round": found.id, "member": who.id, "submission": about.id, "now": now})
+        self._audit(connection, actor, VOTED, "submission", about.id, tenant, round=found.id, member=who.id)
         v = round_votes.c
         row = connection.execute(select(round_votes).where(v.round_id == found.id, v.member_id == who.id)).one()
         return Vote(**row._mapping)

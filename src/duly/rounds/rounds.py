@@ -213,39 +213,46 @@ class Rounds:
 
     # ------------------------------------------------------------------ what members do
 
-    def submit(self, round: int, member: int | str, text: str, *, tenant: str | None = None) -> Submission:
-        """A member's answer (``member``: number, or name in the group). One per round.
+    def submit(
+        self, round: int, member: int | str, text: str, *, tenant: str | None = None, actor: str = "code"
+    ) -> Submission:
+        """A member's answer (``member``: number, or name in the group). One per round. Audited, as all that members do, without its words;
+        ``actor``: who handed it in.
 
         Raises NotFound, WrongState unless the round is open and its time is not over (R000-16), InvalidArgument for a second one.
         """
         check_words(text)
         at = self._tenant(tenant)
-        return self._write(lambda c: self._records.submit(c, round, at, member, text))
+        return self._write(lambda c: self._records.submit(c, round, at, member, text, actor))
 
     def edit_submission(
-        self, submission: int, member: int | str, text: str, *, tenant: str | None = None
+        self, submission: int, member: int | str, text: str, *, tenant: str | None = None, actor: str = "code"
     ) -> Submission:
         """Change one's own answer while the round is open. Raises as ``submit``."""
         check_words(text)
         at = self._tenant(tenant)
-        return self._write(lambda c: self._records.edit_submission(c, submission, at, member, text))
+        return self._write(lambda c: self._records.edit_submission(c, submission, at, member, text, actor))
 
-    def comment(self, submission: int, member: int | str, text: str, *, tenant: str | None = None) -> Comment:
+    def comment(
+        self, submission: int, member: int | str, text: str, *, tenant: str | None = None, actor: str = "code"
+    ) -> Comment:
         """Say something of a submission while its round is open. Raises as ``submit``."""
         check_words(text)
         at = self._tenant(tenant)
-        return self._write(lambda c: self._records.comment(c, submission, at, member, text))
+        return self._write(lambda c: self._records.comment(c, submission, at, member, text, actor))
 
-    def edit_comment(self, comment: int, member: int | str, text: str, *, tenant: str | None = None) -> Comment:
+    def edit_comment(
+        self, comment: int, member: int | str, text: str, *, tenant: str | None = None, actor: str = "code"
+    ) -> Comment:
         """Change one's own comment while the round is open. Raises as ``submit``."""
         check_words(text)
         at = self._tenant(tenant)
-        return self._write(lambda c: self._records.edit_comment(c, comment, at, member, text))
+        return self._write(lambda c: self._records.edit_comment(c, comment, at, member, text, actor))
 
-    def vote(self, submission: int, member: int | str, *, tenant: str | None = None) -> Vote:
+    def vote(self, submission: int, member: int | str, *, tenant: str | None = None, actor: str = "code") -> Vote:
         """Vote for a submission while its round is open. One vote per round: a second one moves it. Raises as ``submit``."""
         at = self._tenant(tenant)
-        return self._write(lambda c: self._records.vote(c, submission, at, member))
+        return self._write(lambda c: self._records.vote(c, submission, at, member, actor))
 
     # ------------------------------------------------------------------ the database
 
