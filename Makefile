@@ -3,7 +3,7 @@
 #   make test PYTEST_ARGS='-k lease'      make run ARGS=--until-idle      make test PYTHON=python3.13
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -25,7 +25,7 @@ run: $(EXAMPLE) ## run the newsletter example (ARGS=--until-idle ends when all i
 # `worksteal`: whole days and kills take seconds, plans take microseconds, so an idle worker takes over what another
 # has queued. No test needs to share a worker with another one (`loadgroup`): each has a database of its own.
 # The dashboard is looked at in Chromium where there is one; who may install it gets it, others see those tests skipped.
-test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS=4)
+test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS=2)
 	@command -v chromedriver >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -qq chromium chromium-driver >/dev/null 2>&1 || true
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
@@ -38,8 +38,10 @@ lint: $(DEV) ## check style, types and the direction of imports
 bench: $(DEV) ## measure (ARGS=--help says what)
 	$(BIN)/python -m bench $(ARGS)
 
-docs: $(DEV) ## check that every link in the documentation leads somewhere
+docs: $(VENV)/docs.stamp ## check every link of the documentation, and build its site into site/
 	$(BIN)/python docs/check_links.py
+	$(BIN)/sphinx-build --quiet --fail-on-warning -c docs -b html . site
+	@echo "The site is in site/: open site/docs/index.html"
 
 screenshots: $(DEV) ## take the pictures of docs/screenshots (needs chromium and chromium-driver)
 	DULY_SCREENSHOTS=1 $(BIN)/python -m pytest tests/web/dashboard/test_browser.py -k 'in_order or phone'
@@ -53,6 +55,10 @@ define make_venv
 @$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Duly needs Python 3.11 or newer: make PYTHON=python3.13 …")'
 @test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 endef
+
+$(VENV)/docs.stamp: $(DEV)
+	$(PIP) --editable '.[docs]'
+	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml
 	$(make_venv)
