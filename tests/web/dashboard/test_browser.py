@@ -211,7 +211,7 @@ def test_every_page_fits_a_phone(browser: Browser, town: Town, album: Path) -> N
             found = [*browser.axe(), *browser.complaints(), *([f"{wide} pixels wide"] if wide > 390 else [])]
             if found:
                 wrong[name] = found
-            if name in ("overview", "jobs-filtered", "job-failed", "queues"):
+            if name in ("overview", "jobs-filtered", "job-failed", "queues", "rounds", "calendar", "failures"):
                 browser.picture(album / f"{name}-phone.webp")
         assert not wrong
     finally:
@@ -302,6 +302,79 @@ def test_an_operator_replays_the_jobs_that_were_chosen(browser: Browser, town: T
     assert browser.complaints() == []
 
 
+def test_a_number_of_the_failure_matrix_leads_to_its_jobs(browser: Browser, town: Town) -> None:
+    browser.see("/failures")
+    cell = browser.driver.find_element(By.XPATH, "//tr[th='KeyError']/td[2]/a")
+    number = cell.text.split()[0]
+    cell.click()
+    browser.until(lambda: f"{number} fit" in browser.text())
+    assert browser.find("input[name=error]").get_attribute("value") == "KeyError"
+    assert browser.find("input[name=since]").get_attribute("value") == "6h"
+    assert browser.complaints() == []
+
+
+def test_a_calendar_is_in_the_viewers_zone_and_walks_by_weeks(site: str, town: Town) -> None:
+    made = Browser(site)  # nobody who was here before
+    try:
+        made.see("/calendar")
+        made.until(lambda: "Days of Europe/Rome" in made.text())
+        assert made.find("time[datetime='2026-03-28T01:30:00Z']").text == "02:30"
+        assert "2026-03-28 01:30:00 UTC" in str(
+            made.find("time[datetime='2026-03-28T01:30:00Z']").get_attribute("title")
+        )
+        made.find("a[rel=next]").click()
+        made.until(lambda: "Week 14" in made.text() and "inventory" in made.text())
+        made.press("Month")
+        made.until(lambda: "April 2026" in made.text())
+        made.find("input[name=tz]").clear()
+        made.find("input[name=tz]").send_keys("Asia/Tokyo")
+        made.press("Show")
+        made.until(lambda: "Days of Asia/Tokyo" in made.text())
+        assert made.complaints() == []
+    finally:
+        made.driver.quit()
+
+
+def test_an_operator_asks_what_a_blackout_would_hold(browser: Browser, town: Town, app: Duly) -> None:
+    browser.see("/calendar?tz=Europe/Rome")
+    browser.find("a[href='/calendar/impact']").click()
+    browser.until(lambda: "Nothing is written" in browser.text())
+    browser.find("select[name=scope] option[value=queue]").click()
+    browser.find("input[name=of]").send_keys("mail")
+    browser.press("Show what it would hold")
+    browser.until(lambda: "What it would hold" in browser.text())
+    assert str(town.queued) in browser.text()
+    assert "every day all day, Rome time" in browser.text()
+    assert set(app.calendars.all()) == {"quiet hours", "inventory"}
+    assert browser.complaints() == []
+
+
+def choose(browser: Browser, name: str) -> None:
+    """Choose by its text in the form that is open."""
+    for one in browser.find(":popover-open select").find_elements(By.TAG_NAME, "option"):
+        if one.text.strip() == name:
+            one.click()
+
+
+def test_an_operator_answers_for_a_member_and_votes(browser: Browser, town: Town, app: Duly) -> None:
+    browser.see(f"/rounds/{town.round}")
+    browser.press("Answer…")
+    browser.until(lambda: browser.js("return Boolean(document.querySelector(':popover-open'))"))
+    assert browser.axe() == []
+    choose(browser, "Cleo")
+    browser.find(":popover-open textarea").send_keys("The tide, <b>twice</b>.")
+    browser.press("Hand it in", ":popover-open")
+    browser.until(lambda: "The answer is in." in browser.text())
+    assert "The tide, <b>twice</b>." in browser.text()
+    browser.driver.find_element(By.XPATH, "//article[contains(., 'tide')]//button[starts-with(., 'Vote')]").click()
+    browser.until(lambda: browser.js("return Boolean(document.querySelector(':popover-open'))"))
+    choose(browser, "Ann")
+    browser.press("Vote", ":popover-open")
+    browser.until(lambda: "The vote is in." in browser.text())
+    assert "1 vote" in browser.text()
+    assert browser.complaints() == []
+
+
 def test_a_person_logs_in_acts_and_logs_out(app: Duly, town: Town) -> None:
     Accounts(app).create_user("ann", PASSWORD, "operator")
     for site in serve(create(app)):
@@ -332,7 +405,9 @@ def test_the_form_of_a_schedule_shows_what_it_means_while_it_is_typed(
     assert not browser.find("[name=expression]").is_displayed()
     browser.find("[name=tz]").send_keys("Europe/Rome")
     browser.until(lambda: "every day, Rome time" in browser.text())
-    browser.js("const s = document.querySelector('[name=kind]'); s.value = 'weekly'; s.dispatchEvent(new Event('change', {bubbles: true}))")
+    browser.js(
+        "const s = document.querySelector('[name=kind]'); s.value = 'weekly'; s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
     browser.until(lambda: "days: is missing" in browser.text())
     browser.find("[name=days]").send_keys("sat, sun")
     browser.find("[name=at]").clear()

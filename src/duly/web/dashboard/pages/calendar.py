@@ -41,8 +41,8 @@ Zone: TypeAlias = Annotated[str, Cookie(alias="duly_zone")]
 SCHEDULES, BLACKOUTS, STRETCHES, POSTS, LEDGER = 100, 100, 100, 400, 4_000
 #: What happens more often than this in a week, or in a month, is not drawn instant by instant.
 OFTEN = {"week": 28, "month": 60}
-#: Lines of a day of a month.
-LINES = 4
+#: Lines of a day.
+LINES = {"week": 40, "month": 4}
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 SCOPES = ("all", "queue", "channel", "schedule")
 
@@ -96,7 +96,7 @@ def routes(desk: Desk) -> APIRouter:
 
         return desk.page(
             request, "calendar.html", "Calendar", **drawn(who, view, first, count, place, now), view=view, at=at, first=first, today=today, tz=place, chosen=chosen,
-            now=now, to=to, before=to(day=before) if before.year >= 1971 else None, behind=to(day=behind) if behind.year < 2200 else None, lines=LINES,
+            now=now, to=to, before=to(day=before) if before.year >= 1971 else None, behind=to(day=behind) if behind.year < 2200 else None, lines=LINES[view],
             width=WIDTH, whole=who.tenant is None and who.may("queues", Role.VIEWER), several=whose(who) is None, address=address,
             cookie=cookie, local=zone(place),
         )  # fmt: skip

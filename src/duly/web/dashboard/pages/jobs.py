@@ -17,6 +17,7 @@ from duly.app import Duly
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.job import Status
 from duly.jobs.read import JobFilter
+from duly.jobs.survey import depths
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_text
 from duly.kernel.recurrence.reading import read_duration, read_instant
@@ -29,6 +30,8 @@ Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 
 #: Jobs of a page; how far they are counted; and how many one act reaches at the most.
 LIMIT, CAP, MOST_ACTED = 50, 10_000, 10_000
+#: Jobs of each kind that are looked at for the names of their queues.
+KNOWN = 1_000
 #: Jobs that a page which asks before it acts lists.
 SAMPLE = 20
 FIELDS = ("status", "queue", "task", "key", "error", "parent", "since", "before", "tenant", "ids")
@@ -175,8 +178,8 @@ def routes(desk: Desk) -> APIRouter:
 def names(app: Duly, desk: Desk, who: Identity) -> dict[str, list[str]]:
     """Queues and tasks that are known, for those who type; of who belongs to a tenant, those of its own live jobs."""
     mine = whose(who)
-    tally = desk.lately(("tally", mine), lambda: app._read(lambda c: app.engine.reader.tally(c, mine)))
-    queues = {row["queue"] for row in tally}
+    stands = desk.lately(("tally", mine), lambda: app._read(lambda c: depths(c, app.db.present(c), mine, cap=KNOWN)))
+    queues = {one.queue for one in stands}
     tasks: set[str] = set()
     if mine is None:
         workers = app._read(lambda c: app.engine.reader.live_workers(c, WORKER_GONE))
