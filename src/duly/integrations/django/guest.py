@@ -49,12 +49,11 @@ class LentPsycopg(Lent):
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:
         import psycopg
-        from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
+        from psycopg.types.datetime import TimestamptzLoader
 
         made: Any = psycopg.Cursor(self._driver, row_factory=psycopg.rows.tuple_row)
-        # Django's loader cuts the zone off where USE_TZ is false
+        # Django's loader puts its own zone in the place of the session's, or none
         made.adapters.register_loader("timestamptz", TimestamptzLoader)
-        made.adapters.register_loader("timestamptz", TimestamptzBinaryLoader)
         return made
 
 
