@@ -82,6 +82,25 @@ def test_duly_up_leaves_it_out_when_asked_and_when_it_ends_by_itself(tmp_path: P
     assert "dashboard" not in done.stdout
 
 
+def test_duly_up_serves_it_where_it_is_told_to_or_not_at_all(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        (tmp_path / "work.py").write_text(APP)
+        up = [sys.executable, "-m", "duly", "up", "work.py", "--port", port]
+        refused = subprocess.run(up, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 2
+        assert f"127.0.0.1:{port} cannot be listened on: Address already in use" in refused.stderr
+        both = subprocess.run([*up, "--no-web"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert both.returncode == 2
+        assert "--port" in both.stderr
+    served, said = begun(tmp_path, "up", "work.py", "--port", port)
+    try:
+        assert address(said) == f"http://127.0.0.1:{port}"
+    finally:
+        served.send_signal(signal.SIGINT)
+        served.communicate(timeout=60)
+
+
 def test_duly_web_says_that_everybody_is_let_in(tmp_path: Path) -> None:
     web, said = begun(tmp_path, "web", "work.py", "--port", "0")
     try:

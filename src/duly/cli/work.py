@@ -64,15 +64,24 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=Command)
 @_options
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Where the dashboard is served, and nowhere else (0: any free port).",
+)
 @click.option("--no-web", is_flag=True, help="Without the dashboard and the API.")
-def up(no_web: bool, **options: Any) -> int:
+def up(no_web: bool, port: int | None, **options: Any) -> int:
     """Run everything in one process.
 
     A worker for all queues of the application, on its database: an embedded one (SQLite) is made if it is not there. A relay for each outbox with
     transports that the application's module defines. And the dashboard with the API on 127.0.0.1, port 8787 or the next one that is free, where
     the extra `web` is installed. Ctrl-C stops in good order.
     """
-    return _run(**options, relays=True, web=not no_web and not options["until_idle"])
+    web = not no_web and not options["until_idle"]
+    if port is not None and not web:
+        raise click.UsageError("--port is where the dashboard is served, and it is not with --no-web or --until-idle.")
+    return _run(**options, relays=True, web=web, port=port)
 
 
 @click.command(cls=Command)
@@ -96,6 +105,7 @@ def _run(
     name: str | None,
     relays: bool = False,
     web: bool = False,
+    port: int | None = None,
 ) -> int:
     from duly.monitoring.logs import adopt_logging, event_log, for_people
 
@@ -121,7 +131,7 @@ def _run(
     if posts:
         removers.append(duly.listen(posts.hear))
     monitor = _monitor(duly, made, metrics_port, removers, posts)
-    site, unserved = _site(duly) if web else (None, "")
+    site, unserved = _site(duly, port) if web else (None, "")
     if not asked.json:
         _banner(duly, made, monitor, until_idle, posts, site, unserved)
     begun = time.monotonic()
@@ -263,7 +273,7 @@ def _monitor(
     return serve(port, metrics, beside)
 
 
-def _site(duly: Duly) -> tuple[Beside | None, str]:
+def _site(duly: Duly, port: int | None) -> tuple[Beside | None, str]:
     """(the dashboard on a thread; why there is none, where a person can do something about that)."""
     from duly.kernel.errors import InvalidArgument
     from duly.web import serve
@@ -274,8 +284,11 @@ def _site(duly: Duly) -> tuple[Beside | None, str]:
     if not serve.is_local(duly, token, serve.HOST) and not serve.is_guarded(duly, token):
         return None, "not served: nobody could come in. duly users create makes somebody who can"
     try:
-        return serve.Beside(duly, token), ""
-    except InvalidArgument as error:  # work goes on without it
+        return serve.Beside(duly, token, serve.PORT if port is None else port, exact=port is not None), ""
+    except InvalidArgument as error:
+        if port is not None:
+            raise
+        # nobody asked for it by name: work goes on without it
         return None, f"not served: {error}"
 
 

@@ -67,13 +67,13 @@ def missing() -> str | None:
 class Beside:
     """The site on a thread of a process that does something else, on loopback. ``url`` is where; it ends with ``stop``, or with the process.
 
-    ``port`` is tried first, then those behind it. Raises InvalidArgument where none is free.
+    ``port`` is tried first, then those behind it; with ``exact`` no other one. Raises InvalidArgument where none is free.
     """
 
-    def __init__(self, app: Duly, token: str, port: int = PORT) -> None:
+    def __init__(self, app: Duly, token: str, port: int = PORT, *, exact: bool = False) -> None:
         self.local = is_local(app, token, HOST)
         self._app, self._token = app, token
-        self._listener = _first_free(port)
+        self._listener = _listening(HOST, port) if exact else _first_free(port)
         self.url = _url(HOST, self._listener)
         self._asked = threading.Event()
         self._server: Any = None
