@@ -221,6 +221,30 @@ tell(len(jobs()), sorted(job.input["n"] for job in app.jobs.find()) == list(rang
 """) == [[30, True, 30]]  # fmt: skip
 
 
+def test_threads_that_django_knows_nothing_of_leave_no_connection_of_it_behind(project: Project) -> None:
+    assert project.program("""
+import threading
+from django.db import connections
+Order.objects.create(item="a")          # here there is a connection
+said = []
+
+def apart():
+    app.enqueue("x")
+    app.enqueue("x", key="k")
+    ident = app.enqueue_many("x", [{}, {}])[-1].job.id
+    said.append((app.look(ident)[0].task, connection.connection is None))
+    with transaction.atomic():          # and here from now on
+        app.enqueue("y")
+        transaction.set_rollback(True)
+    said.append((connection.connection is None, app.enqueue("z").created))
+
+thread = threading.Thread(target=apart)
+thread.start()
+thread.join()
+tell(said, sorted(job.task for job in app.jobs.find()))
+""") == [[[["x", True], [False, True]], ["x", "x", "x", "x", "z"]]]  # fmt: skip
+
+
 def test_a_connection_that_was_lost_is_one_for_the_next_job_too(project: Project) -> None:
     assert project.program("""
 from django.db import close_old_connections

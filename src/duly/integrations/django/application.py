@@ -14,7 +14,7 @@ from django.utils.module_loading import autodiscover_modules
 from sqlalchemy import Connection
 
 from duly.app import Duly
-from duly.integrations.django.config import Config
+from duly.integrations.django.config import MEMORY, Config
 from duly.integrations.django.guest import Guest
 from duly.integrations.django.hygiene import guarded
 from duly.jobs.engine import Engine
@@ -36,14 +36,26 @@ class DjangoDuly(Duly):
         self.guest = Guest(config.alias)
         #: Queues that are served though no task here names them as its own.
         self.extra_queues: set[str] = set()
-        super().__init__(config.url(), **config.duly)
+        self._home = config.url()
+        super().__init__(self._home, **config.duly)
 
     # ------------------------------------------------------------------ enqueue
+
+    def _joins(self) -> bool:
+        """Does what is written here go through Django's connection?
+
+        Not on a thread where Django has none open, so that no transaction can be: threads that Django knows nothing of (of a relay, of
+        the REST API) would keep connections that nobody looks after. While Django tests, always: a test database may be in memory,
+        and is dropped under everybody who is connected to it.
+        """
+        if not self.config.shared:
+            return False
+        return self.guest.is_open() or self.config.url() != self._home or self._home == MEMORY
 
     @contextlib.contextmanager
     def _joined(self, options: Options) -> Iterator[Options]:
         """The options of a call, which joins Django's transaction unless it names a session of its own."""
-        if options.session is not None or not self.config.shared:
+        if options.session is not None or not self._joins():
             yield options
             return
         with self.guest.join() as connection:
@@ -70,7 +82,7 @@ class DjangoDuly(Duly):
             job = self.engine.reader.get(connection, ident, self.settings.tenant)
             return job, self.engine.reader.attempts_of(connection, ident) if job.attempts else []
 
-        if not self.config.shared:
+        if not self._joins():
             return self._read(read)
         with self.guest.join(write=False) as connection:
             return read(connection)

@@ -5,7 +5,8 @@ are written, wants a pool and ends the transactions it begins. So it is given a 
 that cannot end anything: ``commit``, ``rollback`` and ``close`` do nothing. What is written there exists when, and only when, Django
 commits; a savepoint of ``atomic`` that is rolled back takes it along.
 
-Where Django has no transaction open (autocommit), the statements get one of their own, by ``atomic``. Errors of the database come out
+Where Django has no transaction open (autocommit), the statements get one of their own, by ``atomic``; where it has no connection open,
+the application does not come here. Errors of the database come out
 as Django's (``django.db.OperationalError`` …), because the transaction is Django's.
 """
 
@@ -67,6 +68,12 @@ class Guest:
         self._engine: Engine | None = None
         #: Databases whose tables were looked at and found. Django's tests put another one in the place of the first.
         self._found: set[str] = set()
+
+    def is_open(self) -> bool:
+        """Has Django a connection here, or lost one within a block? Raises SynchronousOnlyOperation on an event loop."""
+        _synchronous()
+        wrapper: Any = connections[self.alias]
+        return wrapper.connection is not None or wrapper.in_atomic_block or not wrapper.settings_dict["AUTOCOMMIT"]
 
     @contextlib.contextmanager
     def join(self, *, check: bool = True, write: bool = True) -> Iterator[Connection]:
