@@ -3,7 +3,19 @@
 from collections.abc import Callable
 
 from bench.driver import Bench
-from bench.sections import automations, drains, enqueue, memory, once, pickup, publishing, rounds, ticks, workflows
+from bench.sections import (
+    automations,
+    drains,
+    enqueue,
+    memory,
+    once,
+    pages,
+    pickup,
+    publishing,
+    rounds,
+    ticks,
+    workflows,
+)
 from bench.table import Section
 
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
@@ -22,4 +34,5 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "workflows": workflows.workflows,
     "publishing": publishing.publishing,
     "automations": automations.automations,
+    "pages": pages.pages,
 }
