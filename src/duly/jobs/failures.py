@@ -11,8 +11,8 @@ from sqlalchemy import Connection, func, literal, literal_column, select
 
 from duly.jobs.tables import error_class, jobs_done
 
-#: Classes that are told apart.
-CLASSES = 60
+#: Classes that are told apart, those that did not fail lately included.
+CLASSES = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,21 @@ class Failed:
 
 def failures(
     connection: Connection, now: datetime, spans: Sequence[timedelta], tenant: str | None = None, cap: int = 1_000
-) -> list[Failed]:
-    """How many jobs failed within each span up to now (ascending), by the class of their error; the class that failed most often lately first.
+) -> tuple[list[Failed], bool]:
+    """How many jobs failed within each span up to now (ascending), by the class of their error, the class that failed most often lately first; and
+    whether there are more classes than were looked at.
 
     Between two spans ``cap`` rows of a class are read at the most, and of an index: it has the classes in order, so one hops from each to the next.
     """
     c: Any = jobs_done.c
     kind, failed = error_class(c.error), c.status == literal_column("'failed'")  # a constant, as the index has it
     edges = [now - span for span in spans]
-    out, name = [], ""
+    out: list[Failed] = []
+    name: str | None = ""
     for _ in range(CLASSES):
-        found = connection.execute(select(func.min(kind)).where(failed, kind > name)).scalar()
-        if found is None:
+        name = connection.execute(select(func.min(kind)).where(failed, kind > name)).scalar()
+        if name is None:
             break
-        name = found
         its = [failed, kind == name, *([c.tenant == tenant] if tenant is not None else [])]
         parts: list[Any] = [
             select(func.count())
@@ -63,7 +64,7 @@ def failures(
         *numbers, at = connection.execute(select(*parts, last.scalar_subquery())).one()
         if at is not None:
             out.append(Failed(name, _summed(numbers, cap), at))
-    return sorted(out, key=lambda one: ([-count.number for count in one.counts], one.error))
+    return sorted(out, key=lambda one: ([-count.number for count in one.counts], one.error)), name is not None
 
 
 def _summed(numbers: Sequence[int], cap: int) -> tuple[Count, ...]:

@@ -212,6 +212,8 @@ def test_an_impact_is_shown_and_nothing_is_written(planned: Duly, local: TestCli
 def test_dates_bound_an_impact(planned: Duly, local: TestClient) -> None:
     page = local.get(f"/calendar/impact?scope=schedule&of=lunch&first=2026-04-02&last=2026-04-04&tz={ROME}").text
     assert "3 occurrences" in page
+    theirs = local.get(f"/calendar/impact?scope=schedule&of=theirs&first=2026-04-02&tz={ROME}").text
+    assert "/schedules/show?name=theirs&amp;tenant=acme" in theirs
     assert "--date 2026-04-02..2026-04-04" in page
 
 

@@ -50,18 +50,28 @@ def numbers(counts: tuple[Count, ...]) -> list[int]:
 
 
 def test_failures_are_counted_by_class_and_span(broken: Duly) -> None:  # issue 8
-    found = broken.db.read(lambda c: failures(c, NOW, HOURS))
+    found, more = broken.db.read(lambda c: failures(c, NOW, HOURS))
     assert {one.error: numbers(one.counts) for one in found} == {"ValueError": [2, 2, 2], "OSError": [1, 2, 3], "PermanentError": [0, 0, 1]}  # fmt: skip
     assert [one.error for one in found] == ["ValueError", "OSError", "PermanentError"]  # what fails now stands on top
+    assert not more
     assert found[0].last == NOW - timedelta(minutes=10)
-    mine = broken.db.read(lambda c: failures(c, NOW, HOURS, "acme"))
+    mine, _ = broken.db.read(lambda c: failures(c, NOW, HOURS, "acme"))
     assert {one.error: numbers(one.counts) for one in mine} == {"OSError": [0, 1, 1]}
 
 
 def test_a_number_that_was_counted_no_further_says_so(broken: Duly) -> None:
-    found = broken.db.read(lambda c: failures(c, NOW, HOURS, cap=2))
+    found, _ = broken.db.read(lambda c: failures(c, NOW, HOURS, cap=2))
     assert {one.error: one.counts for one in found}["ValueError"] == (Count(2, True),) * 3
     assert not any(count.capped for one in found if one.error != "ValueError" for count in one.counts)
+
+
+def test_classes_that_were_not_looked_at_are_told(
+    broken: Duly, local: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duly.jobs.failures.CLASSES", 2)
+    found, more = broken.db.read(lambda c: failures(c, NOW, HOURS))
+    assert more and {one.error for one in found} == {"OSError", "PermanentError"}  # by their names
+    assert "There are more classes" in local.get("/failures").text
 
 
 def test_every_number_leads_to_the_jobs_that_it_counts(broken: Duly, local: TestClient) -> None:

@@ -101,6 +101,10 @@ def routes(desk: Desk) -> APIRouter:
             cookie=cookie, local=zone(place),
         )  # fmt: skip
 
+    def homes() -> dict[str, str]:
+        """The pages of schedules, by their names: what an impact knows of them."""
+        return {one.name: address(one) for one in reversed(app.schedules.all(limit=1_000))}
+
     @made.get("/calendar/impact")
     def impact(request: Request, who: Holder, cookie: Zone = "") -> Response:
         """What a blackout would hold. Nothing is written."""
@@ -117,7 +121,7 @@ def routes(desk: Desk) -> APIRouter:
                 problem = str(error)
         return desk.page(
             request, "calendar_impact.html", "What a blackout would hold", 422 if problem else 200, given=given, problem=problem, found=found, window=window,
-            now=now, scopes=SCOPES, weekdays=WEEKDAYS, tz=place, command=command(window) if window else "", queues=sorted(app.queues.all()), address=address,
+            now=now, scopes=SCOPES, weekdays=WEEKDAYS, tz=place, command=command(window) if window else "", queues=sorted(app.queues.all()), homes=homes() if found else {},
         )  # fmt: skip
 
     @made.get("/calendar/blackout")
@@ -126,7 +130,7 @@ def routes(desk: Desk) -> APIRouter:
         found = app.calendars.get(check_name(name, "name"))
         now = desk.now()
         held = desk.lately(("impact", found.counts, now.replace(second=0, microsecond=0)), lambda: app.calendars.impact(found.counts, now)) if who.tenant is None else None  # fmt: skip
-        return desk.page(request, "calendar_blackout.html", f"Blackout {found.name}", b=found, found=held, now=now, command=command(found.window) if found.window else "")  # fmt: skip
+        return desk.page(request, "calendar_blackout.html", f"Blackout {found.name}", b=found, found=held, homes=homes() if held else {}, now=now, command=command(found.window) if found.window else "")  # fmt: skip
 
     return made
 

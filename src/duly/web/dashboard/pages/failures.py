@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Request, Response
 
 from duly.accounts.account import Identity
-from duly.jobs.failures import CLASSES, Count, Failed, failures
+from duly.jobs.failures import Count, Failed, failures
 from duly.web.api.common import whose
 from duly.web.dashboard.desk import Desk, query, sees
 
@@ -27,10 +27,10 @@ def routes(desk: Desk) -> APIRouter:
     @made.get("/failures")
     def show(request: Request, who: Viewer) -> Response:
         mine, now = whose(who), desk.now()
-        found = desk.lately(("failures", mine), lambda: app._read(lambda c: failures(c, now, list(SPANS.values()), mine)))  # fmt: skip
+        found, more = desk.lately(("failures", mine), lambda: app._read(lambda c: failures(c, now, list(SPANS.values()), mine)))  # fmt: skip
         return desk.page(
             request, "failures.html", "Failures", rows=[_row(one) for one in found], spans=[_said(name) for name in SPANS], totals=_totals(found),
-            more=len(found) >= CLASSES, now=now, scoped=who.tenant,
+            more=more, now=now, scoped=who.tenant,
         )  # fmt: skip
 
     return made
