@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -250,8 +251,8 @@ def test_a_chat_that_nobody_answers_ends_with_a_sentence_and_in_failure(
     talk = _Talk(room, room.chat().session)
     said = room.say
 
-    def say_and_lose(ident: int, words: str) -> object:
-        out = said(ident, words)
+    def say_and_lose(ident: int, words: str, **more: Any) -> object:
+        out = said(ident, words, **more)
         app.db.write(lambda c: room.controller.store.set_job(c, ident, None))
         return out
 

@@ -14,13 +14,14 @@ from typing import Any
 from duly.automations.plan import Limits
 from duly.automations.providers.base import Message, Role
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import Schedule, schedule_from_json
 from duly.kernel.recurrence.reading import quoted, read_duration
 
 #: Sessions whose ids an automation keeps (R001-22).
 HISTORY = 50
 MOST_MESSAGES, MOST_TEXT, MOST_NAMES = 200, 200_000, 200
+LONGEST_SPAN = timedelta(days=3_660)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Definition:
         if self.name.isascii() and self.name.isdigit():
             raise InvalidArgument("name", f"is {self.name!r}, a number, and numbers are sessions.", "Add a letter.")
         check_name(self.slot, "slot")
+        for field_, text in (("provider", self.provider), ("model", self.model)):
+            if text is not None:
+                check_text(text, field_)
+        for place, message in enumerate(self.messages):
+            check_text(message.text, f"messages[{place}].text")
         if not self.messages:
             raise InvalidArgument(
                 "messages", "are missing.", "Say what is to be done: `prompt`, or a list of messages."
@@ -153,12 +159,16 @@ def read_messages(value: object) -> tuple[Message, ...]:
 
 def read_window(value: object) -> timedelta | None:
     """How far back missed occurrences still run: seconds, or a span such as ``2h``; null for no bound."""
-    if value is None:
-        return None
-    window = read_duration(value, "catch_up_window")
-    if not timedelta(0) < window <= timedelta(days=3_660):
-        raise InvalidArgument("catch_up_window", f"is {quoted(value)}.", "Give a span of up to ten years, such as 2h.")
-    return window
+    return None if value is None else read_span(value, "catch_up_window")
+
+
+def read_span(value: object, field: str) -> timedelta:
+    """More than nothing, and at most ten years."""
+    span = read_duration(value, field)
+    if not timedelta(0) < span <= LONGEST_SPAN:
+        shown = f"{span.total_seconds():g} seconds" if isinstance(value, timedelta) else quoted(value)
+        raise InvalidArgument(field, f"is {shown}.", "Give a span of more than 0 s and of up to ten years, such as 2h.")
+    return span
 
 
 def read_limits(value: object, base: Limits = Limits()) -> Limits:
@@ -213,9 +223,9 @@ def schedule_json(schedule: Schedule | None) -> dict[str, Any] | None:
 def _text(value: object, field: str, optional: bool = False) -> str | None:
     if value is None and optional:
         return None
-    if not isinstance(value, str) or not value.strip() or len(value) > MOST_TEXT or "\x00" in value:
-        raise InvalidArgument(field, f"is {quoted(value)}.", f"Give a text of 1 to {MOST_TEXT} characters, without NUL.")  # fmt: skip
-    return value
+    if not isinstance(value, str) or not value.strip() or len(value) > MOST_TEXT:
+        raise InvalidArgument(field, f"is {quoted(value)}.", f"Give a text of 1 to {MOST_TEXT} characters.")
+    return check_text(value, field)
 
 
 def _names(value: object, field: str) -> tuple[str, ...]:

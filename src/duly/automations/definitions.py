@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Text, cast, delete, insert, null, select, update
+from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
 from duly.automations.automation import Automation, Definition, limits_json, read_limits, schedule_json
@@ -17,6 +19,7 @@ from duly.automations.records import RecordStore
 from duly.automations.session import SessionType, Status
 from duly.automations.store import SessionStore
 from duly.automations.tables import ai_messages, automations
+from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import MOST_ID
 from duly.kernel.recurrence import Schedule, schedule_from_json
 from duly.storage.database import Database
@@ -24,6 +27,14 @@ from duly.storage.database import Database
 A = automations.c
 #: A schedule as its text: one that cannot be read keeps nobody from reading the rest (T001-x).
 _ROW = [cast(column, Text).label("schedule") if column.name == "schedule" else column for column in A]
+
+
+class Placed(NamedTuple):
+    """Whose an automation is, and the slot that it needs."""
+
+    id: int
+    tenant: str
+    slot: str
 
 
 class DefinitionStore:
@@ -73,7 +84,8 @@ class DefinitionStore:
             tenant=tenant, seed_session_id=seed, is_enabled=enabled, version=1, reference_at=now, execution_history=[], created_at=now, updated_at=now,
             updated_by=actor, **_columns(d),
         )  # fmt: skip
-        ident: int = connection.execute(made.returning(A.id)).scalar_one()
+        with _free(d.name):
+            ident: int = connection.execute(made.returning(A.id)).scalar_one()
         return ident
 
     def change(
@@ -92,7 +104,8 @@ class DefinitionStore:
             values["is_enabled"] = enabled
         if reference_at is not None:
             values["reference_at"] = reference_at
-        connection.execute(update(automations).where(A.id == known.id).values(**values))
+        with _free(d.name):
+            connection.execute(update(automations).where(A.id == known.id).values(**values))
         if d.messages != known.definition.messages:
             connection.execute(delete(ai_messages).where(ai_messages.c.session_id == known.seed_session_id))
             self.records.say(connection, known.seed_session_id, d.messages, now)
@@ -101,13 +114,12 @@ class DefinitionStore:
         values = {"removed_at": now, "updated_at": now, "updated_by": actor, "is_enabled": False}
         connection.execute(update(automations).where(A.id == ident).values(**values))
 
-    def triggered(self, connection: Connection, name: str, tenant: str | None) -> list[Automation]:
+    def triggered(self, connection: Connection, name: str, tenant: str | None) -> list[Placed]:
         """Enabled automations that an event runs."""
-        query = select(*_ROW).where(A.is_enabled, A.removed_at.is_(None)).order_by(A.id)
+        query = select(A.id, A.tenant, A.slot, A.triggers).where(A.is_enabled, A.removed_at.is_(None)).order_by(A.id)
         if tenant is not None:
             query = query.where(A.tenant == tenant)
-        rows = [row for row in connection.execute(query).all() if name in row.triggers]
-        return [self._automation(connection, row) for row in rows]
+        return [Placed(row.id, row.tenant, row.slot) for row in connection.execute(query).all() if name in row.triggers]
 
     def triggers(self, connection: Connection) -> set[str]:
         """The names of all events that run something."""
@@ -135,6 +147,23 @@ class DefinitionStore:
             row.id, row.tenant, definition, bool(row.is_enabled), row.version, row.reference_at, row.seed_session_id, row.created_at, row.updated_at,
             problem, row.last_execution_id, tuple(row.execution_history),
         )  # fmt: skip
+
+
+def name_taken(name: str) -> InvalidArgument:
+    return InvalidArgument(
+        "name", f"is {name!r}, and there is an automation of that name.", "Choose another, or change that one."
+    )
+
+
+@contextmanager
+def _free(name: str) -> Iterator[None]:
+    """Somebody may take a name at the same moment: the index says so."""
+    try:
+        yield
+    except IntegrityError as error:
+        if any(words in str(error.orig) for words in ("ix_automations_name", "automations.name")):
+            raise name_taken(name) from None
+        raise
 
 
 def _columns(d: Definition) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from duly.automations.controller import ACTOR, AI_SESSION, QUEUE
 from duly.automations.executing import MOST_QUEUED, Executing
 from duly.automations.host import Host
+from duly.automations.looking import OWN
 from duly.kernel.errors import DatabaseUnavailable, DulyError, brief
 from duly.kernel.events import Event
 
@@ -22,8 +23,6 @@ LOOK_EVERY = 2.0
 PRUNE_EVERY, PRUNED = 60.0, 200
 #: What the budget of a day is summed from is kept, however short the retention.
 SHORTEST_KEPT = timedelta(days=2)
-#: How the events begin that this room tells of itself.
-OWN = ("session_", "automation_")
 
 
 class Duty(Executing):

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from duly.automations.automation import Automation, Definition, read_definition
 from duly.automations.controller import Pass
+from duly.automations.definitions import name_taken
 from duly.automations.ground import Ground
 from duly.kernel.errors import InvalidArgument, WrongState
 from duly.kernel.payload import check_text
@@ -36,7 +37,7 @@ class Editing(Ground):
         def act(c: Connection) -> Automation:
             self.controller.store.hold_slot(c, d.slot)
             if self._definitions.named(c, d.name, where) is not None:
-                raise InvalidArgument("name", f"is {d.name!r}, and there is an automation of that name.", "Choose another, or change that one.")  # fmt: skip
+                raise name_taken(d.name)
             ident = self._definitions.add(c, where, d, enabled, self._db.present(c), actor)
             self._definitions.audit(c, ident, where, actor, CREATED, name=d.name)
             return self._known(c, ident, where)
@@ -70,23 +71,22 @@ class Editing(Ground):
         ``version``: the one that was looked at; where it is another by now, WrongState. Raises NotFound, InvalidArgument.
         """
 
+        def changed(found: Automation) -> Definition:
+            return changes if isinstance(changes, Definition) else read_definition(changes, found.definition)
+
         def act(c: Connection) -> Automation:
-            known = self._locked(c, automation, tenant)
+            known = self._locked(c, automation, tenant, lambda found: (found.definition.slot, changed(found).slot))
             if version is not None and version != known.version:
                 raise WrongState(
                     f"automation {known.id}", f"at version {known.version}", f"be changed from version {version}"
                 )
-            base = known.definition
-            d = changes if isinstance(changes, Definition) else read_definition(changes, base)
-            if d.slot != known.definition.slot:
-                self.controller.store.hold_slot(c, d.slot)
-                if self.controller.store.unended(c, known.id):
-                    raise WrongState(f"automation {known.name}", "in its slot, or about to be", "change its slot")
-            other = self._definitions.named(c, d.name, known.tenant)
-            if other not in (None, known.id):
-                raise InvalidArgument("name", f"is {d.name!r}, and there is another automation of that name.")
+            base, d = known.definition, changed(known)
+            if d.slot != base.slot and self.controller.store.unended(c, known.id):
+                raise WrongState(f"automation {known.name}", "in its slot, or about to be", "change its slot")
+            if self._definitions.named(c, d.name, known.tenant) not in (None, known.id):
+                raise name_taken(d.name)
             now = self._db.present(c)
-            moved = d.schedule != known.definition.schedule
+            moved = d.schedule != base.schedule
             self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None)
             fields = [name for name in Definition.__slots__ if getattr(d, name) != getattr(base, name)]
             self._definitions.audit(c, known.id, known.tenant, actor, CHANGED, fields=fields)

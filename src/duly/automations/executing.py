@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
-from duly.automations.automation import Automation
+from duly.automations.automation import Automation, read_span
 from duly.automations.controller import REQUESTED, Pass
 from duly.automations.equipment import Equipment
 from duly.automations.protocol import event_message
@@ -19,7 +19,6 @@ from duly.jobs.codec import encode_plain
 from duly.jobs.session import borrowed
 from duly.kernel.errors import InvalidArgument, WrongState
 from duly.kernel.payload import check_id, check_name, check_text
-from duly.kernel.recurrence.reading import read_duration
 
 Ids: TypeAlias = list[int]
 
@@ -77,11 +76,13 @@ class Executing(Equipment):
 
         def act(c: Connection, passes: bool = True) -> tuple[tuple[Requested, ...], Pass]:
             done, made = Pass(), []
+            self.controller.store.hold_slots(
+                c, lambda: {each.slot for each in self._definitions.triggered(c, event, where)}
+            )
+            said = event_message(event, text)
+            # under the locks of their slots they stay as they are
             for each in self._definitions.triggered(c, event, where):
-                known = self._locked(c, each.id, where)
-                if not known.is_enabled or event not in known.definition.triggers:
-                    continue
-                said = event_message(event, text)
+                known = self._find(c, each.id, where, lock=True)
                 try:
                     one = self._request(c, known, ExecutionTrigger.EVENT, (said,), key, done, actor, passes, event)
                 except WrongState as full:  # nothing was written of it; the others are run all the same
@@ -100,7 +101,6 @@ class Executing(Equipment):
         passes: bool = True, event: str | None = None, reason: str = "",
     ) -> Requested:  # fmt: skip
         store = self.controller.store
-        store.hold_slot(c, known.definition.slot)
         if key is not None:
             check_text(key, "key")
             there = store.keyed(c, known.id, key)
@@ -140,8 +140,10 @@ class Executing(Equipment):
             check_text(title, "title")
         for place, name in enumerate(tools):
             check_name(name, f"tools[{place}]")
+        if model is not None:
+            check_text(model, "model")
         if provider is not None:
-            self.provider(provider)
+            self.provider(check_text(provider, "provider"))
         options = {"provider": provider, "model": model, "tools": [*tools]}
         where = self._tenant(tenant)
 
@@ -216,7 +218,8 @@ class Executing(Equipment):
         if found.type is not SessionType.CHAT:
             raise WrongState(f"session {session_id}", "an automation", event)
         if found.status not in (Status.ACTIVE, Status.QUEUED):
-            raise WrongState(f"chat {session_id}", str(found.status), event, ("active", "queued"))
+            over = f" ({found.end_detail})" if found.end_detail else ""
+            raise WrongState(f"chat {session_id}", f"{found.status}{over}", event, ("active", "queued"))
         return found
 
     # ------------------------------------------------------------------ STOP, PAUSE, resume
@@ -224,7 +227,7 @@ class Executing(Equipment):
     def stop(self, session_id: int, reason: str = "", *, tenant: str | None = None, actor: str = "code") -> Session:
         """End a session: CANCELLED. What an AI answers afterwards is discarded (case B078). Raises NotFound, WrongState where it has ended."""
         check_id(session_id, "session")
-        check_text(reason, "reason") if reason else None
+        check_text(reason, "reason")
 
         def act(c: Connection) -> tuple[Session, Pass]:
             done = Pass()
@@ -246,7 +249,8 @@ class Executing(Equipment):
         Raises NotFound, WrongState for a chat and for one that has not the slot.
         """
         check_id(session_id, "session")
-        length = None if span is None else read_duration(span, "span")
+        check_text(reason, "reason")
+        length = None if span is None else read_span(span, "span")
 
         def act(c: Connection) -> tuple[Session, Pass]:
             done = Pass()
@@ -265,13 +269,24 @@ class Executing(Equipment):
         return self._act(act)
 
     def resume(self, session_id: int, reason: str = "", *, tenant: str | None = None, actor: str = "code") -> Session:
-        """Let a session go on now that was paused, or had lost the network or its worker: as soon as the slot is free and its turn comes."""
+        """Let a session go on now that was paused, or had lost the network or its worker: as soon as the slot is free and its turn comes.
+
+        Raises NotFound, WrongState; also where its automation is off: it goes on when that is on again, also one that was run by hand (T001-s).
+        """
         check_id(session_id, "session")
+        check_text(reason, "reason")
 
         def act(c: Connection) -> tuple[Session, Pass]:
             found = self.controller.lock(c, session_id, tenant)
             if found.status is not Status.INTERRUPTED:
                 raise WrongState(f"session {session_id}", str(found.status), "be resumed", ("interrupted",))
+            assert found.automation_id is not None, "a chat is not interrupted"
+            if not self._find(c, found.automation_id, tenant).is_enabled:
+                raise WrongState(
+                    f"session {session_id}",
+                    f"of automation {found.title}, which is off",
+                    "go on before that is enabled",
+                )
             self.controller.store.ready(c, found.id)
             self.controller.store.audit(c, found, actor, UNPAUSED, reason=reason)
             done = self.controller.tick_in(c, found.slot)

@@ -221,22 +221,16 @@ class Rounds:
         except InvalidArgument as error:
             return await self._end(SessionEndReason.ERROR, str(error))
         limits = state.limits
-        if (
-            limits is not None
-            and provider.prices is None
-            and (limits.max_cents, limits.max_cents_per_day) != (None, None)
-        ):
+        if limits is not None and limits.bounds_cents and provider.prices is None:
             return await self._end(SessionEndReason.ERROR, NO_PRICES)
         if not await provider.is_reachable():
             if is_chat:
                 return await self._unanswered(state, NO_NETWORK)
             await self._wait(state, NO_NETWORK, self.settings.automation_network_retry)
-        number, reason = await self._begin(state)
+        number, reason, stood_at = await self._begin(state)
         began = self.db.clock.monotonic()
         try:
-            answer = await self._listen(
-                provider, self._question(state), happened=not state.session.is_waiting_for_network
-            )
+            answer = await self._listen(provider, self._question(state))
         except Refusal as refused:
             verdict = refused.verdict
             why = verdict.reason or f"the AI refused ({verdict.kind.value})"
@@ -244,7 +238,7 @@ class Rounds:
                 verdict, state.session.type, self.db.clock.now(), self.settings.automation_network_retry
             )
             if isinstance(next, Again):
-                await self._wait(state, why, next.after, number)
+                await self._wait(state, why, next.after, number, last_activity_at=stood_at)
             if is_chat:
                 return await self._unanswered(state, why)
 
@@ -281,14 +275,15 @@ class Rounds:
         messages = (opening(state.session.type, planned_for(state)), *state.messages)
         return Question(messages, tools, label, state.option("model"))
 
-    async def _begin(self, state: State) -> tuple[int, RoundReason]:
-        """A question is about to be asked. To ask again after a wait is no activity: the watchdog counts from before it (T001-o)."""
-        session, number = state.session, state.session.rounds + 1
+    async def _begin(self, state: State) -> tuple[int, RoundReason, datetime | None]:
+        """A question is about to be asked. To ask again after a wait is no activity: the watchdog counts from before it (T001-o). Returns the
+        round, why it is begun, and the instant from which the watchdog counts."""
+        number, again = state.session.rounds + 1, state.session.is_waiting_for_network
 
-        def act(connection: Connection, now: datetime) -> RoundReason:
-            return self._begun(connection, now, state, number)
+        def act(connection: Connection, now: datetime) -> tuple[int, RoundReason, datetime | None]:
+            return number, self._begun(connection, now, state, number), state.session.last_activity_at if again else now
 
-        return number, await self.fence.write(act, happened=not session.is_waiting_for_network, partial=None)
+        return await self.fence.write(act, happened=not again, partial=None)
 
     def _begun(self, connection: Connection, now: datetime, state: State, number: int) -> RoundReason:
         session = state.session
@@ -301,15 +296,15 @@ class Rounds:
         )
         return reason
 
-    async def _listen(self, provider: Provider, question: Question, happened: bool) -> Answer:
+    async def _listen(self, provider: Provider, question: Question) -> Answer:
         """Ask, and show what is said while it is said. Where that cannot be written the question is given up at once.
 
-        ``happened``: what is heard is activity. It is none of a session that waits for the network: a stream that is cut each time would
-        keep it from the watchdog for ever (T001-o).
+        Whatever arrives is activity, text or not (case B072). Where the answer does not come to its end ``_wait`` takes that back: a stream
+        that is cut each time would keep a session from the watchdog for ever (T001-o).
         """
         heard = Heard()
         asking = asyncio.ensure_future(provider.ask(question, heard.say))
-        showing = asyncio.ensure_future(self._show(heard, happened))
+        showing = asyncio.ensure_future(self._show(heard))
         try:
             await asyncio.wait((asking, showing), return_when=asyncio.FIRST_COMPLETED)
             if showing.done():
@@ -326,20 +321,20 @@ class Rounds:
                 if not done.cancelled():
                     done.exception()  # whoever waits has it already
 
-    async def _show(self, heard: Heard, happened: bool) -> None:
+    async def _show(self, heard: Heard) -> None:
         while not heard.ended.is_set():
             await heard.news.wait()
             heard.news.clear()
             if heard.ended.is_set():
                 return
-            await self.fence.write(lambda *_: None, happened=happened, partial=clean(heard.text))
+            await self.fence.write(lambda *_: None, partial=clean(heard.text) or None)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(heard.ended.wait(), SHOWN_EVERY)
 
     async def _answered(self, state: State, number: int, answer: Answer, provider: Provider) -> dict[str, Any] | None:
         """Put an answer on record with its calls and what it cost, in one transaction; one with which it cannot go on ends an automation."""
         limits = state.limits
-        bounded = limits is not None and (limits.max_tokens, limits.max_tokens_per_day) != (None, None)
+        bounded = limits is not None and limits.bounds_use
         session, usage = state.session, counted(answer, self._question(state), bounded)
         answer = storable(answer)
         meant = meaning(answer, session.type)
@@ -368,14 +363,15 @@ class Rounds:
 
     # ------------------------------------------------------------------ no answer
 
-    async def _wait(self, state: State, why: str, seconds: float, number: int | None = None) -> None:
-        """Put the job down; then the same question is asked again. Raises Snooze. ``number``: of the round that got no answer."""
+    async def _wait(self, state: State, why: str, seconds: float, number: int | None = None, **values: Any) -> None:
+        """Put the job down; then the same question is asked again. Raises Snooze. ``number``: of the round that got no answer; ``values``: of the
+        session's row."""
 
         def act(connection: Connection, now: datetime) -> None:
             if number is not None:
                 self.records.end_round(connection, state.session.id, number, now=None, error=why)
 
-        await self.fence.write(act, happened=False, is_waiting_for_network=True, partial=None)
+        await self.fence.write(act, happened=False, is_waiting_for_network=True, partial=None, **values)
         if not state.session.is_waiting_for_network:
             self._tell_waits(state, why)
         raise Snooze(why, after=seconds)
@@ -408,9 +404,8 @@ class Heard:
         self.news, self.ended = asyncio.Event(), asyncio.Event()
 
     def say(self, piece: str) -> None:
-        if piece:
-            self.text += piece
-            self.news.set()
+        self.text += piece
+        self.news.set()
 
     def end(self) -> None:
         self.ended.set()
@@ -422,15 +417,20 @@ MOST_TOKENS = 2**31 - 1
 
 
 def counted(answer: Answer, question: Question, bounded: bool) -> Usage:
-    """What an answer used. Where its provider does not tell, it is guessed from the texts, four characters a token: a bound in tokens holds all the
-    same. ``bounded``: there is such a bound, so that "none" is not believed."""
-    u = answer.usage
-    told = u.input_tokens or u.output_tokens
-    if told or (u.is_complete and not bounded):
-        return Usage(min(max(0, u.input_tokens), MOST_TOKENS), min(max(0, u.output_tokens), MOST_TOKENS), u.is_complete)
+    """What an answer used. What its provider does not tell, of either side, is guessed from the texts, four characters a token: a bound in tokens
+    or cents holds all the same. ``bounded``: there is such a bound, so that "none" is not believed."""
+    u, believed = answer.usage, answer.usage.is_complete and not bounded
+
+    def side(told: int, characters: int) -> int:
+        return min(max(0, told), MOST_TOKENS) if told > 0 or believed else -(-characters // 4)
+
     asked = sum(len(m.text) + sum(len(str(c.arguments)) for c in m.calls) for m in question.messages)
     said = len(answer.text) + sum(len(c.name) + len(str(c.arguments)) for c in answer.calls)
-    return Usage(-(-asked // 4), -(-said // 4), is_complete=False)
+    return Usage(
+        side(u.input_tokens, asked),
+        side(u.output_tokens, said),
+        believed or (u.is_complete and u.input_tokens > 0 < u.output_tokens),
+    )
 
 
 def planned_for(state: State) -> datetime | None:

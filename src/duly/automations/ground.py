@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -68,11 +68,13 @@ class Ground:
             raise NotFound("automation", automation)
         return found
 
-    def _locked(self, c: Connection, automation: int | str, tenant: str | None) -> Automation:
-        """An automation under the locks of its slot and its row."""
-        found = self._find(c, automation, tenant)
-        self.controller.store.hold_slot(c, found.definition.slot)
-        return self._find(c, found.id, tenant, lock=True)
+    def _locked(
+        self, c: Connection, automation: int | str, tenant: str | None, slots: Callable[[Automation], Iterable[str]] = lambda found: (found.definition.slot,)
+    ) -> Automation:  # fmt: skip
+        """An automation under the locks of its slot and its row. ``slots``: all that are needed."""
+        ident = self._find(c, automation, tenant).id
+        self.controller.store.hold_slots(c, lambda: slots(self._find(c, ident, tenant)))
+        return self._find(c, ident, tenant, lock=True)
 
     def _known(self, c: Connection, ident: int, tenant: str | None = None) -> Automation:
         return self._find(c, ident, tenant)

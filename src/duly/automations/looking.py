@@ -11,9 +11,10 @@ from sqlalchemy import Connection
 from duly.automations.automation import Automation
 from duly.automations.controller import QUEUE
 from duly.automations.equipment import Equipment
-from duly.automations.plan import AutomationFacts, AutomationScheduler, Nothing
+from duly.automations.plan import AutomationFacts, queue
+from duly.automations.providers.base import TellsMissing
 from duly.automations.records import Call, Round, Said
-from duly.automations.session import Session, SessionType
+from duly.automations.session import Session, SessionType, Status
 from duly.automations.store import Slot
 from duly.automations.why import WhyFacts, next_planned, why
 from duly.jobs.ask import WORKER_GONE
@@ -24,6 +25,9 @@ from duly.kernel.payload import check_id
 
 R = TypeVar("R")
 Checks: TypeAlias = list[Check]
+Notes: TypeAlias = list[str]
+#: How the events begin that this room tells of itself. They run nothing, so that nothing runs itself.
+OWN = ("session_", "automation_")
 
 
 class Looking(Equipment):
@@ -94,18 +98,21 @@ class Looking(Equipment):
 
         def ask(c: Connection) -> WhyFacts:
             found, now = self._find(c, automation, tenant), self._db.present(c)
-            mine, others = self._facts(c, found)
+            mine, all_of_slot = self._facts(c, found)
             store, name = self.controller.store, found.definition.slot
             slot = next((one for one in store.slots(c) if one.name == name), None)
             holder = None if slot is None or slot.session_id is None else store.session(c, slot.session_id)
-            waiting = store.waiting(c, name)
-            own = [one.session_id for one in waiting if one.session_id in set(store.unended(c, found.id))]
-            planned = next_planned(found, mine, now) or now
+            unended = set(store.unended(c, found.id))
+            waiting = [one.session_id for one in queue(store.waiting(c, name))]
+            own = [ident for ident in waiting if ident in unended]
+            interrupted = [
+                s.id for s in store.find(c, 10, None, automation=found.id, status=[Status.INTERRUPTED.value])
+            ]
             running = None if holder is None else holder.automation_id
             due = [
-                other
-                for other in others
-                if other.id != running and (at := _planned(other, now)) is not None and at < planned and at <= now
+                at.automation_id
+                for at in self.controller.scheduler.in_order(all_of_slot, now)
+                if at.automation_id != running
             ]
             workers = [
                 worker["name"]
@@ -115,25 +122,34 @@ class Looking(Equipment):
             queues = self._app.engine.queues
             held = gate(queues.facts(c, queues.get(c, QUEUE)))
             return WhyFacts(
-                found, now, mine, holder if holder is not None and holder.is_active else None, self.controller.watch, len(waiting) - len(own), len(due), own,
-                self.provider_problem(found), held if isinstance(held, Hold) else None, workers,
+                found, now, mine, holder if holder is not None and holder.is_active else None, self.controller.watch, _before(found.id, own, waiting, due), own,
+                interrupted, self.provider_problem(found), held if isinstance(held, Hold) else None, workers,
             )  # fmt: skip
 
         return why(self._read(ask))
 
     def _facts(self, c: Connection, found: Automation) -> tuple[AutomationFacts | None, Sequence[AutomationFacts]]:
-        """(what the scheduler knows of an automation, what it knows of the others of its slot)."""
+        """(what the scheduler knows of an automation, what it knows of all of its slot)."""
         all_of_slot, _ = self.controller.store.facts(c, found.definition.slot)
-        mine = next((one for one in all_of_slot if one.id == found.id), None)
-        return mine, [one for one in all_of_slot if one.id != found.id]
+        return next((one for one in all_of_slot if one.id == found.id), None), all_of_slot
 
     def provider_problem(self, found: Automation) -> str:
-        """Why the provider of an automation is not known here; empty where it is."""
+        """Why the provider of an automation could not be asked here: it is not known, or not set up. Empty where nothing is known against it."""
         try:
-            self.provider(found.definition.provider)
+            provider = self.provider(found.definition.provider)
         except InvalidArgument as error:
             return str(error)
-        return ""
+        return provider.missing(found.definition.model) if isinstance(provider, TellsMissing) else ""
+
+    def notes(self, found: Automation) -> Notes:
+        """What people should know of a definition, a sentence each. None of it is an error: it may be otherwise where it runs, or later."""
+        problem, d = self.provider_problem(found), found.definition
+        own = [
+            f"{name} is told of this room, and runs nothing by itself; `fire` of that name does"
+            for name in d.triggers
+            if name.startswith(OWN)
+        ]
+        return [*self.tools.problems(d.tools), *own, *([problem] if problem else [])]
 
     def slots(self, tenant: str | None = None) -> Sequence[Slot]:
         """Every slot: who has it, and since when. ``tenant``: those that it has something to do with, and whose holder is another's is not told."""
@@ -144,7 +160,8 @@ class Looking(Equipment):
         return self._db.read(fn)
 
 
-def _planned(facts: AutomationFacts, now: datetime) -> datetime | None:
-    """Since when another automation is due; None where it is not."""
-    found = AutomationScheduler().get_next_session([facts], now)
-    return None if isinstance(found, Nothing) else found.scheduled_for
+def _before(ident: int, own: Sequence[int], waiting: Sequence[int], due: Sequence[int]) -> int:
+    """How many come before an automation. ``waiting``: the queue, ``own`` its sessions in it; behind it come those that are ``due``."""
+    if own:
+        return waiting.index(own[0])
+    return len(waiting) + (due.index(ident) if ident in due else len(due))

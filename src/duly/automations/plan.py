@@ -99,12 +99,16 @@ class AutomationScheduler:
         Of two that are due at the same instant one that goes on comes first, then the lower id (R001-7). One that waited for the network
         counts from when it lost the slot, so that others get their turn (T001-m).
         """
+        return next(iter(self.in_order(facts, now)), Nothing())
+
+    def in_order(self, facts: Iterable[AutomationFacts], now: datetime) -> list[Resume | Create]:
+        """All that could have the slot, one for each automation at most, in the order in which they get it."""
         found = [candidate for each in facts for candidate in self._candidate(each, now)]
-        return min(found, key=lambda one: one[0])[1] if found else Nothing()
+        return [next_session for _, next_session in sorted(found, key=lambda one: one[0])]
 
     def _candidate(
         self, facts: AutomationFacts, now: datetime
-    ) -> Iterable[tuple[tuple[datetime, int, int], NextSession]]:
+    ) -> Iterable[tuple[tuple[datetime, int, int], Resume | Create]]:
         """At most one for each automation: what is incomplete, else what is planned (R001-4)."""
         if facts.incomplete:
             ready = [one for one in facts.incomplete if _is_ready(one, now)]
@@ -188,13 +192,18 @@ def next_look(facts: Iterable[AutomationFacts], now: datetime) -> datetime | Non
         for one in each.incomplete:
             if one.resume_at is not None and one.resume_at > now:
                 looks.append(one.resume_at)
-        if each.schedule is not None and not each.incomplete:
-            following = _following(each.schedule, decided_until(each))
-            if following is not None and following <= now:
-                following = each.schedule.next_after(now)
-            if following is not None:
-                looks.append(following)
+        following = None if each.incomplete else upcoming(each, now)
+        if following is not None:
+            looks.append(following)
     return min(looks, default=None)
+
+
+def upcoming(facts: AutomationFacts, now: datetime) -> datetime | None:
+    """The first planned instant that is still to come. One that has come is not it: it is due, or nobody wants it any more."""
+    if facts.schedule is None:
+        return None
+    following = _following(facts.schedule, decided_until(facts))
+    return following if following is None or following > now else facts.schedule.next_after(now)
 
 
 # ---------------------------------------------------------------------- the watchdog
@@ -282,9 +291,14 @@ class Waiting:
     queued_at: datetime
 
 
+def queue(waiting: Iterable[Waiting]) -> list[Waiting]:
+    """Those who wait in their order: a chat before what people and events run, the first to come first (R001-13)."""
+    return sorted(waiting, key=lambda one: (one.type is not SessionType.CHAT, one.queued_at, one.session_id))
+
+
 def next_in_queue(waiting: Iterable[Waiting]) -> Waiting | None:
-    """A chat before what people and events run, the first to come first (R001-13)."""
-    return min(waiting, key=lambda one: (one.type is not SessionType.CHAT, one.queued_at, one.session_id), default=None)
+    """Who is first in the queue."""
+    return next(iter(queue(waiting)), None)
 
 
 # ---------------------------------------------------------------------- bounds
@@ -300,6 +314,15 @@ class Limits:
     max_cents: float | None = None
     max_tokens_per_day: int | None = None
     max_cents_per_day: float | None = None
+
+    @property
+    def bounds_cents(self) -> bool:
+        return (self.max_cents, self.max_cents_per_day) != (None, None)
+
+    @property
+    def bounds_use(self) -> bool:
+        """Is there a bound in tokens or cents?"""
+        return self.bounds_cents or (self.max_tokens, self.max_tokens_per_day) != (None, None)
 
 
 @dataclass(frozen=True, slots=True)

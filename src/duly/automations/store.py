@@ -1,11 +1,12 @@
 """Every statement about the slot, the queue and the moves of sessions. What is said in them stands in ``records.py``, definitions in ``definitions.py``.
 
-The slot's row is locked before a session's, and that before its job's: whoever gives or takes a slot holds its row until the commit.
+The slot's row is locked before an automation's or a session's, and that before its job's: whoever gives or takes a slot holds its row until the
+commit. Who needs several locks them all at first, in the order of their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -102,6 +103,25 @@ class SessionStore:
             connection.execute(self._insert_into(t).values(slot=name).on_conflict_do_nothing())
             row = connection.execute(query).one()
         return Slot(*row)
+
+    def hold_slots(self, connection: Connection, wanted: Callable[[], Iterable[str]]) -> None:
+        """Lock the slots that ``wanted`` reads, in the order of their names: so of two who need several nobody waits for the other.
+
+        It reads once more when they are locked. Where an automation has moved to another slot in between, all are let go and it begins anew.
+        """
+        names = set(wanted())
+        while True:
+            # an SQLite file has one writer: nothing moves
+            savepoint = None if self.db.is_sqlite else connection.begin_nested()
+            for name in sorted(names):
+                self.hold_slot(connection, name)
+            now = set(wanted())
+            if now <= names or savepoint is None:
+                break
+            savepoint.rollback()
+            names = now
+        if savepoint is not None:
+            savepoint.commit()
 
     def slots(self, connection: Connection, tenant: str | None = None) -> list[Slot]:
         """Every slot that is there or that an automation names, by name.

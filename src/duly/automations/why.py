@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from duly.automations.automation import Automation
-from duly.automations.plan import AutomationFacts, AutomationScheduler, Create, Watch, decided_until, inactivity
+from duly.automations.plan import AutomationFacts, AutomationScheduler, Create, Watch, inactivity, upcoming
 from duly.automations.session import Session, SessionEndReason, SessionType
 from duly.jobs.why import Check
 from duly.kernel.gate import Hold
@@ -24,12 +24,11 @@ class WhyFacts:
     #: Who has the slot. Of another tenant: only that it is held.
     holder: Session | None
     watch: Watch
-    #: Sessions of people and events that come first.
-    queued: int = 0
-    #: Automations that were due before it: how many.
+    #: How many come first: sessions that wait for the slot, and automations that were due before it.
     before: int = 0
-    #: Its own sessions that wait for the slot.
+    #: Its own sessions that wait for the slot, and those that were interrupted.
     own_queued: Collection[int] = ()
+    interrupted: Collection[int] = ()
     #: Why its provider cannot be asked; empty where nothing is known against it.
     provider_problem: str = ""
     #: Does a gate, a pause or a hold keep sessions from being run?
@@ -45,7 +44,7 @@ def next_planned(automation: Automation, facts: AutomationFacts | None, now: dat
     due = AutomationScheduler().get_next_session([facts], now)
     if isinstance(due, Create):
         return due.scheduled_for
-    return facts.schedule.next_after(max(decided_until(facts), now) if facts.incomplete else decided_until(facts))
+    return upcoming(facts, now)
 
 
 def why(f: WhyFacts) -> list[Check]:
@@ -55,6 +54,9 @@ def why(f: WhyFacts) -> list[Check]:
     on = Check("enabled", a.is_enabled, "it is on" if a.is_enabled else "it is off", f"duly automations enable {named}")
     if not a.is_enabled and f.own_queued:
         on = Check("enabled", True, "it is off; what was asked for by hand runs all the same")
+    elif not a.is_enabled and f.interrupted:
+        waits = f"session {min(f.interrupted)} was interrupted, and goes on when it is on again"
+        on = Check("enabled", False, f"it is off; {waits}", on.remedy)
     checks = [on]
     if a.error is not None:
         checks.append(Check("schedule", False, f"its schedule cannot be read: {a.error}", f"duly automations update {named} --schedule …"))  # fmt: skip
@@ -129,9 +131,13 @@ def _slot(f: WhyFacts) -> Check:
 
 
 def _turn(f: WhyFacts) -> Check:
-    first = f.queued + f.before
-    if first:
-        return Check("turn", True, f"{first} other session(s) come first")
+    if f.before:
+        return Check(
+            "turn",
+            False,
+            f"{f.before} other session(s) come first",
+            "wait; duly automations sessions -s queued shows who waits",
+        )
     return Check("turn", True, "it is next")
 
 

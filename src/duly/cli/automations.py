@@ -264,8 +264,8 @@ def _defining(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="The definition as YAML or JSON; options go before it."),
         click.option("--trigger", "triggers", multiple=True, metavar="EVENT", help="An event that runs it; may be repeated."),
         click.option("--tool", "tools", multiple=True, metavar="NAME", help="A tool or task that it may call; may be repeated."),
-        click.option("--provider", metavar="NAME", help="Which AI: openai, anthropic, scripted, …; else the setting."),
-        click.option("--model", metavar="NAME", help="Which model of it."),
+        click.option("--provider", metavar="NAME", help="Which AI: openai, anthropic, scripted, …; none: the setting."),
+        click.option("--model", metavar="NAME", help="Which model of it; none: the setting."),
         click.option("--slot", metavar="NAME", help="The slot that it needs; one session at a time has it."),
         click.option("--latest-only/--all-missed", "dismiss", default=None, help="Of several missed runs: only the latest, or all."),
         click.option("--catch-up-window", type=SPAN, metavar="SPAN", help="Missed runs older than this are left out: 2h."),
@@ -319,24 +319,37 @@ def _definition(given: dict[str, Any], known: Automation | None) -> dict[str, An
         said |= _file(given["file"])
     if given["prompt"] is not None:
         said.pop("messages", None)
-        said["prompt"] = sys.stdin.read() if given["prompt"] == "-" else given["prompt"]
+        said["prompt"] = _stdin("--prompt") if given["prompt"] == "-" else given["prompt"]
     for name in ("triggers", "tools"):
         if given[name]:
             said[name] = [] if tuple(given[name]) == ("none",) else list(given[name])
-    for name in ("provider", "model", "slot"):
+    for name in ("provider", "model"):
         if given[name] is not None:
-            said[name] = given[name]
+            said[name] = None if given[name] == "none" else given[name]
+    if given["slot"] is not None:
+        said["slot"] = given["slot"]
     if given["dismiss"] is not None:
         said["dismiss_older_instances"] = given["dismiss"]
     if given["catch_up_window"] is not None:
         said["catch_up_window"] = given["catch_up_window"].total_seconds() or None
     if given["limits"]:
-        said["limits"] = {**said.get("limits", {}), **dict(_limit(text) for text in given["limits"])}
+        named = said.get("limits", {})
+        # what is no mapping is refused where all limits are
+        said["limits"] = (
+            {**named, **dict(_limit(text) for text in given["limits"])} if isinstance(named, Mapping) else named
+        )
     if when:
         found = recurrences.recurrence(when, None if known is None else known.definition.schedule)
         assert found is not None
         said["schedule"] = found.to_json()
     return said
+
+
+def _stdin(option: str) -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"what came on stdin is not UTF-8: {error.reason} at byte {error.start}.", param_hint=f"'{option}'") from None  # fmt: skip
 
 
 def _limit(text: str) -> tuple[str, Any]:
@@ -361,10 +374,8 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _tell(made: Automations, a: Automation, what: str) -> None:
     next_run, now = made.next_run(a.id), made._app.engine.clock.now()
-    for problem in made.tools.problems(a.definition.tools):
-        complain(problem)
-    if provider := made.provider_problem(a):
-        complain(f"note: {provider}")
+    for note in made.notes(a):
+        complain(f"note: {note}")
     if state().json:
         show.as_json({**document(a), "next_run": next_run})
         return
@@ -523,8 +534,14 @@ def stop(which: int | str, reason: str, tenant: str | None) -> None:
 def pause(which: int | str, length: timedelta | None, reason: str, tenant: str | None) -> None:
     """Take the slot from an automation for a while. It goes on later exactly where it was, when nothing else wants the slot."""
     made, chosen = _each(which, tenant, "active", "paused")
-    _acted([made.pause(i, reason, span=length, tenant=tenant, actor=actor()) for i in chosen],
-           "is paused; duly automations resume has it go on sooner.")  # fmt: skip
+    found = [made.pause(i, reason, span=length, tenant=tenant, actor=actor()) for i in chosen]
+    is_on = all(made.get(s.automation_id).is_enabled for s in found if s.automation_id is not None)
+    sooner = (
+        "duly automations resume has it go on sooner"
+        if is_on
+        else "its automation is off: it goes on when that is enabled"
+    )
+    _acted(found, f"is paused; {sooner}.")
 
 
 @automations.command()
@@ -596,5 +613,11 @@ def chat(text: str | None, **options: Any) -> None:
     """
     from duly.cli.chat import talk
 
+    if state().json:
+        raise click.UsageError(
+            "A chat prints what is said, and no JSON. Afterwards: duly --json automations show SESSION."
+        )
     made = door(make=True)
-    sys.exit(talk(made, text, options, has_worker=bool(workers(made))))
+    for problem in made.tools.problems(options["tools"]):
+        complain(f"note: {problem}")
+    sys.exit(talk(made, text, options, lambda: bool(workers(made))))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duly.cli.command import actor, complain
-from duly.kernel.errors import DulyError
+from duly.kernel.errors import DulyError, WrongState
 from duly.monitoring.redact import visible
 
 if TYPE_CHECKING:
@@ -25,13 +27,81 @@ LOOK, WAIT = 0.1, 1.0
 NOBODY = 5.0
 
 
-def talk(made: Automations, text: str | None, options: Mapping[str, Any], has_worker: bool) -> int:
-    """One chat, from its beginning to its end. Returns the exit code: 1 where an answer did not come."""
-    with contextlib.ExitStack() as stack:
-        if not has_worker:
-            stack.enter_context(_own_worker(made))
+def talk(made: Automations, text: str | None, options: Mapping[str, Any], is_served: Callable[[], bool]) -> int:
+    """One chat, from its beginning to its end. ``is_served``: does a worker run sessions? It is asked again while the chat waits: one that died
+    counts as alive for a while. Returns the exit code: 1 where an answer did not come."""
+    with _Server(made, is_served) as server, _Signals() as signals:
+        server.look()
         requested = made.chat(actor=actor(), **options)
-        return _Talk(made, requested.session).run(text)
+        return _Talk(made, requested.session, server.look, signals.rest).run(text)
+
+
+class _Signals:
+    """A terminal that is closed, or a request to end, ends the chat as Ctrl-C does: one that nobody is at would keep the slot.
+
+    It comes between while the chat rests (``rest``), and not into the middle of a write: the one that closes the chat would wait for that.
+    """
+
+    def __init__(self) -> None:
+        self._came: int | None = None
+        self._rests = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            kinds = [getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGTERM") if hasattr(signal, name)]
+            # what is ignored stays so (nohup)
+            self._before = {
+                kind: signal.signal(kind, self._hear) for kind in kinds if signal.getsignal(kind) is not signal.SIG_IGN
+            }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    @contextlib.contextmanager
+    def rest(self) -> Iterator[None]:
+        """Here a signal ends the chat, also one that came before. Raises KeyboardInterrupt, SystemExit."""
+        self._rests = True
+        try:
+            self._leave()
+            yield
+        finally:
+            self._rests = False
+
+    def _hear(self, number: int, frame: object) -> None:
+        if self._came is None:
+            self._came = number
+        elif number == signal.SIGINT:  # whoever presses Ctrl-C again does not want to wait
+            raise KeyboardInterrupt
+        if self._rests:
+            self._rests = False
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._came == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._came is not None:
+            raise SystemExit(128 + self._came)
+
+
+class _Server(contextlib.ExitStack):
+    """Sees to it that a worker runs sessions: where there is none, this process is one."""
+
+    def __init__(self, made: Automations, is_served: Callable[[], bool]) -> None:
+        super().__init__()
+        self.made, self.is_served = made, is_served
+        self.is_one, self.looked = False, float("-inf")
+
+    def look(self) -> None:
+        """Called often; looks every ``WAIT`` seconds."""
+        if self.is_one or time.monotonic() - self.looked < WAIT:
+            return
+        self.looked = time.monotonic()
+        if not self.is_served():
+            self.is_one = True
+            self.enter_context(_own_worker(self.made))
 
 
 @contextlib.contextmanager
@@ -53,8 +123,15 @@ def _own_worker(made: Automations) -> Iterator[None]:
 class _Talk:
     """A chat under way."""
 
-    def __init__(self, made: Automations, session: Session) -> None:
-        self.made, self.id = made, session.id
+    def __init__(
+        self,
+        made: Automations,
+        session: Session,
+        look: Callable[[], None] = lambda: None,
+        rest: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """``look``: called while somebody is waited for; ``rest``: around every wait."""
+        self.made, self.id, self.look, self.rest = made, session.id, look, rest
         #: The last message that was shown, and how much of the one that is being said.
         self.position, self.shown = 0, ""
         self.people = sys.stdin.isatty() and sys.stdout.isatty()
@@ -80,17 +157,18 @@ class _Talk:
         return 1 if self.failed else 0
 
     def _lines(self) -> Iterator[str]:
-        if not self.people:
-            for line in sys.stdin:
-                yield line.rstrip("\n")
-            return
-        click.echo("Talk with the AI. Ctrl-D ends the chat.", err=True)
+        if self.people:
+            click.echo("Talk with the AI. Ctrl-D ends the chat.", err=True)
         while True:
-            try:
-                yield input("\nyou  ")
-            except EOFError:
-                click.echo()
+            with self.rest():
+                try:
+                    line = input("\nyou  ") + "\n" if self.people else sys.stdin.readline()
+                except EOFError:
+                    click.echo()
+                    return
+            if not line:
                 return
+            yield line.rstrip("\n")
 
     def _wait_for_slot(self) -> bool:
         told = False
@@ -99,22 +177,33 @@ class _Talk:
             if s.is_active:
                 return True
             if str(s.status) != "queued":
-                complain(f"the chat is over: {str(s.end_detail or s.end_reason).rstrip('.')}.")
-                return False
+                return self._over(s)
             if not told:
                 told = True
-                held = next((one.session_id for one in self.made.slots() if one.name == s.slot), None)
-                by = (
-                    ""
-                    if held is None
-                    else f" It is held by session {held}: duly automations stop {held}, or pause {held}."
-                )
-                click.echo(f"Waiting for the slot; Ctrl-C gives up.{by}", err=True)
-            time.sleep(WAIT)
+                click.echo(f"Waiting for the slot; Ctrl-C gives up.{self._held_by(s)}", err=True)
+            self.look()
+            self._sleep(WAIT)
+
+    def _held_by(self, s: Session) -> str:
+        """Who has the slot, and what can be done about it: a chat cannot be paused."""
+        held = next((one.session_id for one in self.made.slots() if one.name == s.slot), None)
+        if held is None:
+            return ""
+        pause = "" if self.made.session(held).type.value == "CHAT" else f", or pause {held}"
+        return f" It is held by session {held}: duly automations stop {held}{pause}."
+
+    def _over(self, s: Session) -> bool:
+        """The chat has ended, and not by its person."""
+        complain(f"the chat is over: {str(s.end_detail or s.end_reason).rstrip('.')}.")
+        self.failed = True
+        return False
 
     def _ask(self, text: str) -> bool:
         """Say something, and show what is answered. False where the chat is over."""
-        self.made.say(self.id, text, actor=actor())
+        try:
+            self.made.say(self.id, text, actor=actor())
+        except WrongState:
+            return self._over(self.made.session(self.id))
         self.waits = True
         since = time.monotonic()
         told = False
@@ -126,15 +215,18 @@ class _Talk:
             self._show_said()
             if not s.is_active:
                 click.echo()
-                complain(f"the chat is over: {str(s.end_detail or s.end_reason).rstrip('.')}.")
-                self.failed = True
-                return False
+                return self._over(s)
             if s.job_id is None:
                 self._show_said()
                 return self._ended()
             if not told and s.last_activity_at is not None and not s.partial and time.monotonic() - since > NOBODY:
                 told = self._tell_waiting(s)
-            time.sleep(LOOK)
+            self.look()
+            self._sleep(LOOK)
+
+    def _sleep(self, seconds: float) -> None:
+        with self.rest():
+            time.sleep(seconds)
 
     def _tell_waiting(self, s: Session) -> bool:
         """Say so where nobody works on the answer."""
@@ -149,7 +241,7 @@ class _Talk:
     def _ended(self) -> bool:
         """The round is over: was there an answer?"""
         rounds, said = self.made.rounds(self.id), self.made.transcript(self.id)
-        error = rounds[-1].error if rounds and rounds[-1].answered_at is None else None
+        error = rounds[-1].error if rounds else None  # of one that was held back, too
         self.waits = said[-1].message.role.value == "user"
         if self.waits and not error:
             error = "the worker that was to answer was lost, again and again"

@@ -20,7 +20,17 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from unittest import SkipTest
 
-from duly.automations.providers.base import Message, Prices, Provider, Question, Role, Stop, ToolCall, ToolSpec
+from duly.automations.providers.base import (
+    Message,
+    Prices,
+    Provider,
+    Question,
+    Role,
+    Stop,
+    TellsMissing,
+    ToolCall,
+    ToolSpec,
+)
 from duly.kernel.verdict import Kind, Refusal
 
 __all__ = ["ProviderContract"]
@@ -43,6 +53,8 @@ class ProviderContract:
     secrets: tuple[str, ...] = ()
     #: Does the other side tell tokens?
     tells_tokens = True
+    #: Do the arguments of its calls come in pieces? Then each is told with an empty one, so that the watchdog sees that an answer is arriving.
+    streams_calls = False
 
     def provider(self) -> Provider:
         """A provider, made as after a restart: it knows nothing of those before it."""
@@ -111,6 +123,15 @@ class ProviderContract:
         assert len({call.id for call in answer.calls}) == 2, "the ids of calls are not unique"
         assert answer.stop is Stop.CALLS
 
+    def test_what_arrives_and_is_no_text_is_told_with_an_empty_piece(self) -> None:
+        if not self.streams_calls:
+            raise SkipTest("its calls come at once")
+        self.calls(("weather", {"city": "Zürich"}), ("mail.send/urgent", {"to": "a@example.com"}))
+        heard: list[str] = []
+        answer = _run(self.provider().ask(question(), heard.append))
+        assert heard, "arguments arrived, and nobody was told"
+        assert "".join(heard) == answer.text, "what was said is not what was answered"
+
     def test_arguments_that_cannot_be_read_are_the_problem_of_the_call(self) -> None:
         self.calls(("weather", '{"city": "Rom'), ("weather", "[1]"), ("weather", {"city": "Rome"}))
         broken, listed, whole = _run(self.provider().ask(question(), _quiet)).calls
@@ -136,7 +157,7 @@ class ProviderContract:
         heard: list[str] = []
         error = self._refused(self.provider(), heard.append)
         assert error.verdict.kind is Kind.UNKNOWN, error.verdict
-        assert heard, "what was said before it broke off was held back"
+        assert "".join(heard), "what was said before it broke off was held back"
 
     def test_cancelling_ends_the_request(self) -> None:
         self.hang()
@@ -205,6 +226,14 @@ class ProviderContract:
         self._told_nothing_secret(repr(one))
         for method in (one.is_reachable, one.ask, one.check):
             assert inspect.iscoroutinefunction(method)
+
+    def test_what_is_missing_is_told_in_a_line_and_nobody_is_asked(self) -> None:
+        one, before = self.provider(), self.asked()
+        if not isinstance(one, TellsMissing):
+            raise SkipTest("it does not tell what is missing")
+        assert one.missing() == "", "a provider that can be asked says that something is missing"
+        assert one.missing("another-model") == ""
+        assert self.asked() == before
 
     def test_a_check_says_what_it_found_and_asks_nothing(self) -> None:
         before = self.asked()

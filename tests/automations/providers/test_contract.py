@@ -20,6 +20,7 @@ KEY = "sk-test-4f2c9a77aa01"
 
 class OverHttp(ProviderContract):
     secrets = (KEY,)
+    streams_calls = True
     refusals: ClassVar[dict[Kind, Status]]
 
     @pytest.fixture(autouse=True)

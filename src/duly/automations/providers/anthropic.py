@@ -14,7 +14,7 @@ import orjson
 from duly._version import __version__
 from duly.automations.providers import shared
 from duly.automations.providers.base import Answer, Message, Prices, Question, Role, Stop, ToolCall, Usage
-from duly.kernel.verdict import Kind, Refusal, Verdict
+from duly.kernel.verdict import Kind, Refusal, Verdict, refusal
 
 VERSION = "2023-06-01"
 #: What an error says, as the status that it has where it does not come within an answer.
@@ -59,7 +59,7 @@ class Anthropic:
 
     async def ask(self, question: Question, say: Callable[[str], None]) -> Answer:
         outbound, names = shared.http(), shared.Names(question)
-        model = self._known(question.model or self._model)
+        model = self._known(question.model)
         content = orjson.dumps(body(question, model, self._max_tokens, names))
         async with outbound.stream(
             "POST", f"{self._at.url}/v1/messages", timeout=self._timeout, headers=self._headers(), content=content
@@ -94,7 +94,7 @@ class Anthropic:
             return gathered.answer(reason)
 
     async def check(self) -> str:
-        model = self._known(self._model)
+        model = self._known()
         answer = await shared.http().request(
             "GET", f"{self._at.url}/v1/models?limit=1000", timeout=min(self._timeout, _CHECKED_WITHIN), headers=self._headers()
         )  # fmt: skip
@@ -104,13 +104,16 @@ class Anthropic:
         known = {one.get("id") for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
         return f"{self._at!r} answers, and {'knows' if model in known else 'does not list'} {model}"
 
-    def _known(self, model: str) -> str:
+    def missing(self, model: str | None = None) -> str:
+        if not (model or self._model):
+            return shared.unset("anthropic_model")
+        return "" if self._at.key else shared.unset("anthropic_api_key")
+
+    def _known(self, model: str | None = None) -> str:
         """The model. Raises Refusal (AUTH): it, or the key, is not set."""
-        if not model:
-            raise shared.unset("anthropic_model")
-        if not self._at.key:
-            raise shared.unset("anthropic_api_key")
-        return model
+        if why := self.missing(model):
+            raise refusal(Kind.AUTH, why)
+        return model or self._model
 
     def _headers(self) -> dict[str, str]:
         return {
@@ -193,17 +196,15 @@ class _Gathered:
             self._count(_of(event, "message").get("usage"))
         elif kind == "content_block_start":
             block = _of(event, "content_block")
-            if block.get("type") == "text":
-                self._speech.add(block.get("text"))
-            elif block.get("type") == "tool_use":
+            self._speech.arrived(block, ("text",) if block.get("type") == "text" else (), "type")
+            if block.get("type") == "tool_use":
                 given = block.get("input")
                 written = orjson.dumps(given).decode() if isinstance(given, dict) and given else ""
                 self._calls[event.get("index")] = [str(block.get("id") or ""), str(block.get("name") or ""), written]
         elif kind == "content_block_delta":
             delta, open_call = _of(event, "delta"), self._calls.get(event.get("index"))
-            if delta.get("type") == "text_delta":
-                self._speech.add(delta.get("text"))
-            elif delta.get("type") == "input_json_delta" and open_call is not None:
+            self._speech.arrived(delta, ("text",) if delta.get("type") == "text_delta" else (), "type")
+            if delta.get("type") == "input_json_delta" and open_call is not None:
                 open_call[2] += str(delta.get("partial_json") or "")
         elif kind == "message_delta":
             why = _of(event, "delta").get("stop_reason")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Role(StrEnum):
@@ -121,7 +121,8 @@ class Provider(Protocol):
         """Can the other side be reached at all just now? Asked before a question (R001-17); cheap, bounded by seconds, never raises."""
 
     async def ask(self, question: Question, say: Callable[[str], None]) -> Answer:
-        """Ask, and answer when the whole answer is there. ``say`` is given each piece of text as it comes; it returns at once.
+        """Ask, and answer when the whole answer is there. ``say`` is given each piece of text as it comes, and an empty one where something of the
+        answer comes that is no text (arguments of a call, reasoning): a sign of life for the watchdog. It returns at once.
 
         Cancelling the task that awaits this cancels the request. Raises ``duly.kernel.verdict.Refusal``: TRANSIENT (no connection, an
         answer that says "later"), THROTTLED (with ``after`` where the other side named it), UNKNOWN (it was asked, the answer did not come, or not
@@ -130,3 +131,12 @@ class Provider(Protocol):
 
     async def check(self) -> str:
         """A line for people that says what this is and whether it could be asked. Raises Refusal."""
+
+
+@runtime_checkable
+class TellsMissing(Protocol):
+    """What a provider may offer besides, so that people are told before a question is refused."""
+
+    def missing(self, model: str | None = None) -> str:
+        """What of its configuration is not there, in a line; empty where nothing is known to be missing. ``model``: the one that would be asked for.
+        Asks nobody, and never raises."""

@@ -17,7 +17,7 @@ import orjson
 from duly._version import __version__
 from duly.automations.providers import shared
 from duly.automations.providers.base import Answer, Message, Prices, Question, Role, Stop, ToolCall, Usage
-from duly.kernel.verdict import Kind, Refusal, Verdict
+from duly.kernel.verdict import Kind, Refusal, Verdict, refusal
 
 #: Codes and types of errors after which nothing is answered before somebody has paid or raised a limit.
 _PAID_OUT = frozenset({
@@ -62,9 +62,7 @@ class OpenAICompatible:
         return await self._at.is_reachable()
 
     async def ask(self, question: Question, say: Callable[[str], None]) -> Answer:
-        model = question.model or self._model
-        if not model:
-            raise shared.unset("ai_model")
+        model = self._known(question.model)
         place, names = (self._at.url, model), shared.Names(question)
         without = _refused.get(place, frozenset())
         while True:
@@ -77,9 +75,17 @@ class OpenAICompatible:
             _refused[place] = without  # it is known now that it takes the rest
             return answer
 
+    def missing(self, model: str | None = None) -> str:
+        return "" if model or self._model else shared.unset("ai_model")
+
+    def _known(self, model: str | None = None) -> str:
+        """The model. Raises Refusal (AUTH): there is none."""
+        if why := self.missing(model):
+            raise refusal(Kind.AUTH, why)
+        return model or self._model
+
     async def check(self) -> str:
-        if not self._model:
-            raise shared.unset("ai_model")
+        self._known()
         answer = await shared.http().request(
             "GET", f"{self._at.url}/models", timeout=min(self._timeout, _CHECKED_WITHIN), headers=self._headers()
         )
@@ -225,8 +231,7 @@ class _Gathered:
                 continue
             delta = choice.get("delta") or choice.get("message")
             if isinstance(delta, dict):
-                self._speech.add(delta.get("content"))
-                self._speech.add(delta.get("refusal"))
+                self._speech.arrived(delta, ("content", "refusal"), "role")
                 pieces = delta.get("tool_calls")
                 for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
                     if isinstance(piece, dict):

@@ -150,9 +150,11 @@ class Scripted:
         self._count(label, place, event[0])
         return False
 
+    def missing(self, model: str | None = None) -> str:
+        return "" if self._conversations else UNSET
+
     async def ask(self, question: Question, say: Callable[[str], None]) -> Answer:
-        if not self._conversations:
-            raise refusal(Kind.AUTH, UNSET)
+        self._check()
         label = question.label if question.label in self._conversations else DEFAULT
         conversation = self._conversations.get(label)
         if conversation is None:
@@ -177,9 +179,12 @@ class Scripted:
         self._next = (question.label, place + (turn.when is None))
         return answer
 
+    def _check(self) -> None:
+        if why := self.missing():
+            raise refusal(Kind.AUTH, why)
+
     async def check(self) -> str:
-        if not self._conversations:
-            raise refusal(Kind.AUTH, UNSET)
+        self._check()
         if not self._file:
             return "answers come from a script in the program, and no AI is asked"
         return f"answers come from {self._file} ({len(self._conversations)} conversations), and no AI is asked"

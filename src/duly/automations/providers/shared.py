@@ -129,8 +129,9 @@ def broke_off(reason: str) -> Refusal:
     return refusal(Kind.UNKNOWN, f"the AI was asked, and its answer broke off: {reason}")
 
 
-def unset(setting: str) -> Refusal:
-    return refusal(Kind.AUTH, f"{setting} (DULY_{setting.upper()}) is not set")
+def unset(setting: str) -> str:
+    """What is said of a setting that is needed, and not there."""
+    return f"{setting} (DULY_{setting.upper()}) is not set"
 
 
 # ---------------------------------------------------------------------- what is told
@@ -194,6 +195,15 @@ class Speech:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._pieces, self._half = say, list[str](), ""
+
+    def arrived(self, piece: Mapping[str, Any], texts: Iterable[str], kind: str) -> None:
+        """A piece of the answer came: the texts in it are said, and of anything else that something came. ``kind``: the field of it that tells
+        nothing but what it is; so one that says nothing, as some servers send it to keep a connection, is no sign of life."""
+        said = [text for name in texts if isinstance(text := piece.get(name), str) and text]
+        for text in said:
+            self.add(text)
+        if not said and any(value for name, value in piece.items() if name != kind):
+            self._say("")
 
     def add(self, piece: object) -> None:
         if not isinstance(piece, str) or not piece:
