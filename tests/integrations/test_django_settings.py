@@ -113,7 +113,8 @@ def test_migrate_makes_the_tables_once_and_only_where_they_belong(project: Proje
     assert project.program("""
 from duly.kernel.errors import SchemaMissing
 try:
-    app.enqueue("x")
+    with transaction.atomic():
+        app.enqueue("x")
 except SchemaMissing as error:
     tell(str(error))
 """) == ["the tables of Duly are not in the database 'default'. Run `manage.py migrate`."]
