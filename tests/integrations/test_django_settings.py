@@ -23,25 +23,42 @@ def bare(project: Project) -> None:
     (project.folder / "shop" / "urls.py").write_text("urlpatterns = []")
 
 
-@pytest.mark.parametrize(
-    ("duly", "said"),
-    [
-        ([], "DULY is of type list. Make it a dictionary."),
-        ({"LEASES": 3}, "DULY['LEASES'] is not known. Keys are DATABASE, DATABASE_URL, MODULES, MIGRATE"),
-        ({"LEASE": -1}, "lease: is -1; the least allowed is 0.5."),
-        ({"DATABASE": "other"}, "DULY['DATABASE'] is 'other', and there is no such alias in DATABASES."),
-        ({"MODULES": "shop.later"}, "DULY['MODULES'] must be a list of names of modules."),
-        ({"DATABASE_URL": "mysql://x"}, "mysql is not supported."),
-    ],
-)
-def test_a_setting_that_cannot_be_used_is_named_by_check_and_by_use(project: Project, duly: Any, said: str) -> None:
+WRONG: list[tuple[Any, str]] = [
+    ([], "DULY is of type list. Make it a dictionary."),
+    ({"LEASES": 3}, "DULY['LEASES'] is not known. Keys are DATABASE, DATABASE_URL, MODULES, MIGRATE"),
+    ({"LEASE": -1}, "lease: is -1; the least allowed is 0.5."),
+    ({"DATABASE": "other"}, "DULY['DATABASE'] is 'other', and there is no such alias in DATABASES."),
+    ({"MODULES": "shop.later"}, "DULY['MODULES'] must be a list of names of modules."),
+    ({"DATABASE_URL": "mysql://x"}, "mysql is not supported."),
+]
+
+
+def test_a_setting_that_cannot_be_used_is_named(project: Project) -> None:
+    told = project.program(f"""
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+from duly.integrations.django.checks import check_settings
+from duly.integrations.django.config import Config
+for value in {[value for value, _ in WRONG]!r}:
+    with override_settings(DULY=value):
+        (found,) = check_settings()
+        try:
+            Config.read()
+        except ImproperlyConfigured as error:
+            tell(found.id, str(error) == found.msg, found.msg)
+""")
+    assert [(ident, alike) for ident, alike, _ in told] == [("duly.E001", True)] * len(WRONG)
+    assert [said for (_, said), (*_, message) in zip(WRONG, told, strict=True) if said not in message] == []
+
+
+def test_a_setting_that_cannot_be_used_is_said_by_check_and_by_use(project: Project) -> None:
     bare(project)
-    project.configure(duly=duly, tasks={"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}})
-    checked = project.manage("check", code=1)
-    assert "(duly.E001)" in checked
-    assert said in checked
+    project.configure(duly={"LEASES": 3})
+    assert "?: (duly.E001) DULY['LEASES'] is not known." in project.manage("check", code=1)
     (project.folder / "shop" / "tasks.py").write_text("from duly.integrations.django import app")
-    assert said in project.manage("shell", "-c", "import shop.tasks", code=1)
+    assert "ImproperlyConfigured: DULY['LEASES'] is not known." in project.manage(
+        "shell", "-c", "import shop.tasks", code=1
+    )
 
 
 def test_a_database_that_duly_cannot_use_is_said(project: Project) -> None:
