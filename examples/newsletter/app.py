@@ -18,37 +18,17 @@ by which mail programs and people recognise it.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from email.message import EmailMessage
 
 import aiosmtplib
+from letter import is_address
 
 from duly import Backoff, Duly, Job, PermanentError, Retry
 
 app = Duly()  # the database is DULY_DATABASE_URL, or ./duly.db
 
 SENDER = "The orchard <letter@example.org>"
-
-#: What a mail server would take: one address, no display name, a domain with a dot in it.
-_ADDRESS = re.compile(
-    r"(?P<local>[^\s@<>()\[\],;:\"\\.]+(\.[^\s@<>()\[\],;:\"\\.]+)*)"
-    r"@([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}",
-    re.IGNORECASE,
-)
-
-
-def is_address(text: str) -> bool:
-    """Is this the address of one mailbox?"""
-    match = _ADDRESS.fullmatch(text)
-    return match is not None and len(match["local"]) <= 64 and len(text) <= 254
-
-
-def key_of(campaign: str, address: str) -> str:
-    """The idempotency key: at most one letter of a campaign per mailbox, however its address is capitalised."""
-    key = f"{campaign}:{address.lower()}"
-    return key if len(key) <= 200 else hashlib.sha256(key.encode()).hexdigest()
 
 
 @app.task(

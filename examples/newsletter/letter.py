@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
+
+#: What a mail server would take: one address, no display name, a domain with a dot in it.
+_ADDRESS = re.compile(
+    r"(?P<local>[^\s@<>()\[\],;:\"\\.]+(\.[^\s@<>()\[\],;:\"\\.]+)*)"
+    r"@([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}",
+    re.IGNORECASE,
+)
+
+
+def is_address(text: str) -> bool:
+    """Is this the address of one mailbox?"""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and len(match["local"]) <= 64 and len(text) <= 254
+
+
+def key_of(campaign: str, address: str) -> str:
+    """The idempotency key: at most one letter of a campaign per mailbox, however its address is capitalised."""
+    key = f"{campaign}:{address.lower()}"
+    return key if len(key) <= 200 else hashlib.sha256(key.encode()).hexdigest()
 
 
 class Unusable(Exception):
@@ -45,6 +67,34 @@ def read_recipients(file: Path) -> list[Recipient]:
     if not found:
         raise Unusable(f"{file} names no recipients.")
     return found
+
+
+@dataclass(slots=True)
+class Sorted:
+    """The lines of a list by what becomes of them."""
+
+    #: One for each mailbox.
+    good: list[Recipient] = field(default_factory=list)
+    #: Lines whose mailbox stands in an earlier line already.
+    duplicates: list[int] = field(default_factory=list)
+    #: Lines that nothing can be sent to, and why.
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+def sort(people: Sequence[Recipient]) -> Sorted:
+    """Who gets a letter, who has got one by an earlier line, and who cannot get one."""
+    out, seen = Sorted(), set[str]()
+    for person in people:
+        mailbox = person.address.lower()
+        if not is_address(person.address):
+            problem = f"{person.address!r} is not an address" if person.address else "no address"
+            out.bad.append((person.line, problem))
+        elif mailbox in seen:
+            out.duplicates.append(person.line)
+        else:
+            seen.add(mailbox)
+            out.good.append(person)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The newsletter, from a list of recipients to a mailbox full of letters. ``make run`` starts here.
+"""The newsletter, from a list of recipients to a mailbox full of letters. ``make newsletter`` starts here.
 
 The story: make a run folder with a database in it, start a mail server for this machine, read the recipients, put a job
 for each of them into the database (all or none), and let a worker send them. Run it again and nothing is sent twice;
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from letter import Letter, Recipient, Unusable, read_recipients
+from letter import Letter, Recipient, Unusable, key_of, read_recipients, sort
 from mailserver import MailServer
+from places import make_folder, sqlite_url
 from progress import Burst, Progress
 from rich.console import Console
-from sqlalchemy.engine import URL
 from sqlalchemy.orm import Session
 from tell import Put, Teller
 
-from duly import DulyError, InvalidArgument, UsageError
+from duly import DulyError, InvalidArgument, Status, UsageError
 
 if TYPE_CHECKING:
     from duly import Duly
@@ -110,23 +110,6 @@ def main(
         raise click.ClickException(str(error)) from None
 
 
-def make_folder(folder: Path, fresh: bool) -> Path:
-    """The run folder, made if it is not there. ``fresh``: the first of folder, folder-2, folder-3 … that is not."""
-    wanted, n = folder, 1
-    while fresh and wanted.exists():
-        n += 1
-        wanted = folder.with_name(f"{folder.name}-{n}")
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unusable(f"{wanted} cannot be the run folder: {error.strerror}.") from None
-    return wanted
-
-
-def sqlite_url(folder: Path) -> str:
-    return URL.create("sqlite", database=str(folder / "duly.db")).render_as_string()
-
-
 def open_app(database_url: str, server: MailServer | None) -> Duly:
     """The application of app.py. It learns from its environment where things are, as it would anywhere else."""
     os.environ["DULY_DATABASE_URL"] = database_url
@@ -145,21 +128,13 @@ def open_app(database_url: str, server: MailServer | None) -> Duly:
 
 def enqueue(app: Duly, letter: Letter, people: Sequence[Recipient], campaign: str) -> Put:
     """Make a job for each mailbox, all in one transaction: whatever happens in here, there are all of them or none."""
-    from app import is_address, key_of, send_email
+    from app import send_email
 
-    put, seen = Put(campaign), set[str]()
+    found = sort(people)
+    put = Put(campaign, duplicates=found.duplicates, bad=found.bad)
     with Session(app.db.session_engine) as session, session.begin():
-        for person in people:
-            if not is_address(person.address):
-                put.bad.append(
-                    (person.line, f"{person.address!r} is not an address" if person.address else "no address")
-                )
-                continue
+        for person in found.good:
             key = key_of(campaign, person.address)
-            if key in seen:
-                put.duplicates.append(person.line)
-                continue
-            seen.add(key)
             try:
                 made = send_email.using(session=session, key=key).enqueue(to=person.address, **letter.to(person))
             except InvalidArgument as error:
@@ -167,6 +142,7 @@ def enqueue(app: Duly, letter: Letter, people: Sequence[Recipient], campaign: st
                 continue
             put.new += made.created
             put.before += not made.created
+    put.bad.sort()
     return put
 
 
@@ -182,8 +158,13 @@ def work(app: Duly, put: Put, tell: Teller, folder: Path, until_idle: bool) -> N
         try:
             cli.main(up, prog_name="duly")
         except SystemExit as end:
-            if end.code:
+            # it ends with 1 where jobs have failed: mailboxes that refuse are part of any list
+            if end.code and not (until_idle and all_ended(app)):
                 raise
+
+
+def all_ended(app: Duly) -> bool:
+    return not app.jobs.count(queue="mail", status=(Status.QUEUED, Status.RUNNING))
 
 
 if __name__ == "__main__":

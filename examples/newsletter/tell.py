@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from places import again, program, short
 from progress import Burst
 from rich.console import Console
 from rich.text import Text
@@ -79,7 +78,7 @@ class Teller:
                 (f"if it was killed, they are taken over within about {wait}", "yellow"),
             )
         self.line((f"mail server on {address}, worker in process {os.getpid()}", "dim"))
-        self.line((f"should it be killed, go on with: {_run(_where(app, folder))}", "dim"))
+        self.line((f"should it be killed, go on with: {again('newsletter', _where(app, folder))}", "dim"))
         self.line()
 
     def interrupted(self) -> None:
@@ -110,7 +109,7 @@ class Teller:
         self.line("  bad lines   ", (f"{len(put.bad):,}", "bold"), (" left out", "dim"))
         self.line()
         self.line(
-            "  messages    ", f"{_short(folder / 'mail' / 'new')}", (" (a Maildir; every file is a message)", "dim")
+            "  messages    ", f"{short(folder / 'mail' / 'new')}", (" (a Maildir; every file is a message)", "dim")
         )
         self.line("  database    ", app.db.shown_url)
         self._next(app, folder, serving=serving and not waiting, waiting=bool(waiting))
@@ -125,7 +124,7 @@ class Teller:
             self.line((f"              and {total - SHOWN:,} more", "dim"))
 
     def _next(self, app: Duly, folder: Path, *, serving: bool, waiting: bool) -> None:
-        duly = _program("duly")
+        duly = program("duly")
         here = _where(app, folder)
         failed = _failed(app)
         self.line()
@@ -142,21 +141,13 @@ class Teller:
             tries += [(["--fresh", "--latency", "2"], "kill -9 its process half-way, and go on as it says")]
         self.line(("Try next:", "bold"))
         for arguments, what in tries:
-            self.line(f"  {_run(arguments)}", (f"   {what}", "dim"))
+            self.line(f"  {again('newsletter', arguments)}", (f"   {what}", "dim"))
 
 
 def _where(app: Duly, folder: Path) -> list[str]:
     """The options that lead back to this folder and this database."""
-    here = [] if folder == Path("var/newsletter") else ["--folder", _short(folder)]
+    here = [] if folder == Path("var/newsletter") else ["--folder", short(folder)]
     return here if app.db.is_sqlite else [*here, "--database-url", app.db.shown_url]
-
-
-def _run(arguments: list[str]) -> str:
-    """How to run this again from here."""
-    line = shlex.join(arguments)
-    if "MAKELEVEL" in os.environ:
-        return f"make run ARGS={shlex.quote(line)}" if line else "make run"
-    return f"{_short(Path(sys.executable))} {_short(Path(sys.argv[0]))} {line}".rstrip()
 
 
 def _failed(app: Duly) -> list[Job]:
@@ -165,17 +156,3 @@ def _failed(app: Duly) -> list[Job]:
 
 def _count(n: int, noun: str, nouns: str = "") -> str:
     return f"{n:,} {noun if n == 1 else nouns or noun + 's'}"
-
-
-def _short(path: Path) -> str:
-    """The path as one would type it here."""
-    try:
-        return str(path.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-def _program(name: str) -> str:
-    """How to call a program that was installed beside this Python."""
-    beside = Path(sys.executable).with_name(name)
-    return name if shutil.which(name) == str(beside) or not beside.exists() else _short(beside)
