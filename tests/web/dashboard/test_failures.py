@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from time import sleep
 
 import pytest
 from sqlalchemy import event, text
