@@ -8,18 +8,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# Two stamps say what is installed: the tools of development, or only what the example needs. Whoever has the first
+# Two stamps say what is installed: the tools of development, or only what the examples need. Whoever has the first
 # has the second. A change of pyproject.toml makes both out of date.
 DEV := $(VENV)/dev.stamp
-EXAMPLE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/example.stamp)
+EXAMPLE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/examples.stamp)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench docs screenshots clean
+.PHONY: help run newsletter test lint bench docs screenshots clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(EXAMPLE) ## run the newsletter example (ARGS=--until-idle ends when all is sent)
+run: $(EXAMPLE) ## show all of it: a town, and the dashboard (ARGS=--until-idle ends by itself)
+	$(BIN)/python examples/town/run.py $(ARGS)
+
+newsletter: $(EXAMPLE) ## the smallest example: one newsletter (ARGS=--until-idle ends when all is sent)
 	$(BIN)/python examples/newsletter/run.py $(ARGS)
 
 # `worksteal`: whole days and kills take seconds, plans take microseconds, so an idle worker takes over what another
@@ -65,7 +68,7 @@ $(VENV)/dev.stamp: pyproject.toml
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-$(VENV)/example.stamp: pyproject.toml
+$(VENV)/examples.stamp: pyproject.toml
 	$(make_venv)
-	$(PIP) --editable '.[mail]' 'aiosmtpd>=1.4.6'
+	$(PIP) --editable '.[mail,publishing,yaml,ai,web]' 'aiosmtpd>=1.4.6'
 	@touch $@

@@ -43,9 +43,7 @@ PATH = click.Path(path_type=Path)
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 #: Seconds from the start until the full minute at which rounds turn: at least.
 AHEAD = 20
-#: After so many seconds --until-idle waits no longer.
-PATIENCE = 180
-#: How long the approval waits for a person before --until-idle gives it, in seconds.
+#: For so many seconds the mayor is waited for before --until-idle answers in his place.
 MAYOR = 5
 #: Here lies what yesterday left: a town without it was not made to its end.
 MARK = "made"
@@ -61,6 +59,14 @@ LOG = "events.log"
     "--until-idle",
     is_flag=True,
     help="Approve the permit, end when all of it has happened, and say what is there; with 1 where something is missing.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(min=1),
+    default=180,
+    show_default=True,
+    metavar="SECONDS",
+    help="For so long --until-idle waits for what is missing.",
 )
 @click.option(
     "--port",
@@ -82,7 +88,9 @@ LOG = "events.log"
     metavar="FILE",
     help="A plan of posts for the channels gazette and board.  [default: the town's]",
 )
-def main(folder: Path, fresh: bool, until_idle: bool, port: int | None, recipients: Path, calendar: Path) -> None:
+def main(
+    folder: Path, fresh: bool, until_idle: bool, patience: int, port: int | None, recipients: Path, calendar: Path
+) -> None:
     """Show the whole of Duly: a town with a newsletter, a gazette, rounds, a briefing, a permit and a market."""
     begun = datetime.now(UTC)
     minute = (begun + timedelta(seconds=AHEAD)).replace(second=0, microsecond=0) + MINUTE
@@ -102,7 +110,7 @@ def main(folder: Path, fresh: bool, until_idle: bool, port: int | None, recipien
                     f"{short(folder)} holds a town that was not made to its end: begin another one with --fresh."
                 )
             plan = make_yesterday(folder, text, begun, minute) if new else None
-            sys.exit(Today(folder, until_idle, begun, minute).live(letter, people, plan, port, log))
+            sys.exit(Today(folder, until_idle, patience, begun, minute).live(letter, people, plan, port, log))
     except KeyboardInterrupt:
         click.echo(f"Stopped while the town was made. Begin another one: {again('run', ['--fresh'])}")
     except (Unusable, UsageError) as error:
@@ -188,14 +196,16 @@ def make_yesterday(folder: Path, text: str, begun: datetime, minute: datetime) -
 class Today:
     """The town in real time."""
 
-    def __init__(self, folder: Path, until_idle: bool, begun: datetime, minute: datetime) -> None:
+    def __init__(self, folder: Path, until_idle: bool, patience: int, begun: datetime, minute: datetime) -> None:
         import town
 
         self.town, self.app, self.folder, self.until_idle, self.minute = town, town.app, folder, until_idle, minute
         self.turning = frozenset((folder / MARK).read_text(encoding="utf-8").split("\n")) - {""}
-        self.begun, self.clock = begun, time.monotonic()
-        self.end, self.said_all, self.enough = threading.Event(), False, False
-        self.interrupted = False
+        self.patience, self.begun, self.woke = patience, begun, time.monotonic()
+        #: When the mayor was asked.
+        self.asked = self.woke
+        self.up, self.end = threading.Event(), threading.Event()
+        self.told_posts = self.said_all = self.enough = False
 
     def live(self, letter: Letter, people: Sorted, plan: Plan | None, port: int | None, log: TextIO) -> int:
         """Returns the exit code."""
@@ -203,7 +213,7 @@ class Today:
 
         letters = self.prepare(letter, people)
         self.introduce(people, letters, plan)
-        self.app.listen(lambda event: setattr(self, "interrupted", True) if event.name == "signal" else None)
+        self.app.listen(lambda event: self.up.set() if event.name == "worker_started" else None)
         watch = threading.Thread(target=self.watch, name="town", daemon=True)
         up = ["up", str(HERE / "town.py"), *([] if port is None else ["--port", str(port)])]
         code = 0
@@ -260,24 +270,28 @@ class Today:
 
     def watch(self) -> None:
         """Say what has changed, as long as the town is awake."""
-        before = self.look()
+        while not self.up.wait(0.1):  # until then `duly up` says what it serves
+            if self.end.is_set():
+                return
+        before: Account | None = None
         while not self.end.wait(0.5):
             try:
                 now = self.look()
-                self.tell(before, now)
-                before = now
             except DulyError:
                 continue  # the worker tells, and tries again
+            self.tell(before or now, now)
+            before = now
             if self.enough:
                 continue
-            late = time.monotonic() - self.clock
-            if self.until_idle and now.permit == "AWAITING_HUMAN" and late > MAYOR:
+            if self.until_idle and now.permit == "AWAITING_HUMAN" and time.monotonic() - self.asked > MAYOR:
                 self.approve(now)
-            done = not now.missing() if self.until_idle else not now.unturned and not now.unsent and now.briefing
+            late = time.monotonic() - self.woke
+            # without --until-idle the permit is for somebody who looks at it
+            done = not now.missing(permit=self.until_idle)
             if done and not self.said_all:
                 self.said_all = True
                 self.suggest(now)
-            if self.until_idle and (done or late > PATIENCE):
+            if self.until_idle and (done or late > self.patience):
                 self.enough = True
                 os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C would
 
@@ -293,26 +307,33 @@ class Today:
     def tell(self, before: Account, now: Account) -> None:
         if before.unsent and not now.unsent:
             self.say("newsletter", f"{now.taken} letters are in the mailbox, {now.refused} were refused for good")
-        if now.posts > before.posts:
-            rest = f"; {now.unpublished} wait for the end of the blackout" if now.unpublished else ""
+        if now.posts > before.posts and not (now.unpublished and self.told_posts):
+            self.told_posts = True
+            rest = f"; {now.unpublished} more are due" if now.unpublished else ""
             self.say("gazette", f"{now.posts} posts are on disk{rest}")
         for name, (closed, opened) in now.groups.items():
             was_closed, was_open = before.groups[name]
+            news = []
             if closed and (was_closed is None or closed.id != was_closed.id):
-                self.say("rounds", f"{name}: the round of {closed.scheduled_for:%A} is closed")
+                news.append(f"{closed.scheduled_for:%A}'s round is closed")
             if opened and (was_open is None or opened.id != was_open.id):
-                self.say(
-                    "rounds",
-                    f"{name}: the round of {opened.scheduled_for:%A} is open until {opened.drop_time} tomorrow. {opened.prompt_text}",
+                news.append(
+                    f"{opened.scheduled_for:%A}'s is open until {opened.drop_time} tomorrow: {opened.prompt_text}"
                 )
+            if news:
+                self.say("rounds", f"{name}: {', '.join(news)}")
         if now.briefing and not before.briefing:
             self.say("briefing", f"{short(self.folder / 'briefing.md')} is written")
         if now.permit != before.permit and now.permit == "AWAITING_HUMAN":
-            self.say("permit", f"run {now.permit_run} waits for the mayor: approve it on the dashboard, or as below")
+            self.asked = time.monotonic()
+            self.say(
+                "permit",
+                f"workflow run {now.permit_run} waits for the mayor{'' if self.until_idle else ': answer it on the dashboard'}",
+            )
         if now.permitted and not before.permitted:
             self.say("permit", f"approved; {short(self.folder / 'permit.txt')} is written")
         if now.sent and not before.sent:
-            self.say("market", "the first sale's message was relayed to the board")
+            self.say("market", "the message of the first sale was relayed to the board")
         if now.failed > before.failed:
             self.say("weathercock", "a job has failed, on purpose: look at Failures on the dashboard")
 
@@ -387,7 +408,7 @@ class Today:
             ("failed", f"{now.failed} on purpose: duly jobs list --status failed"),
             ("database", f"{folder}/duly.db, {(self.folder / 'duly.db').stat().st_size / 1e6:.1f} MB"),
         )
-        click.echo(f"\nDone in {time.monotonic() - self.clock:.0f} s. There are:")
+        click.echo(f"\nDone in {(datetime.now(UTC) - self.begun).total_seconds():.0f} s. What is there:")
         for name, what in lines:
             click.echo(f"  {name:<9}  {what}")
         missing = now.missing()
