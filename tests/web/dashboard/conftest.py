@@ -18,6 +18,12 @@ from web.dashboard.scene import SETTINGS, Town, clock, fill
 PASSWORD = "a sentence that is long enough"
 
 
+@pytest.fixture(autouse=True)
+def no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acts on many begin at once."""
+    monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 0.0)
+
+
 @pytest.fixture
 def time() -> ManualClock:
     return clock()

@@ -164,7 +164,13 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
     app.schedule("nightly report", Daily("02:30", tz="Europe/Rome"), task=report, input={"month": "2026-03"})
     app.schedule("newsletter", Cron("0 9 * * mon,thu", tz="America/New_York"), task=send, input={"to": "readers"})
     app.schedule("tide tables", Cron("0 8,14,20 * * *", tz="Europe/Rome"), task=send, input={"to": "sailors"})
-    app.schedule("month's end", Cron("0 18 28-31 * *", tz="Europe/Rome"), task=report, input={"month": "2026-03"}, blackout="skip")
+    app.schedule(
+        "month's end",
+        Cron("0 18 28-31 * *", tz="Europe/Rome"),
+        task=report,
+        input={"month": "2026-03"},
+        blackout="skip",
+    )
     app.open()
     app.schedules.sync()
     shut, still, opened = (8, 9, 10) if busy else (0, 12, 24)
@@ -251,7 +257,10 @@ def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, 
         for one in room.list(choir.id, status="open", limit=1):
             if room.show(one.id).submissions:
                 continue
-            answers = [room.submit(one.id, who.id, f"{word}{x}") for who, word in zip(members, ("The bells, at noon.", "Rain on the roof."), strict=False)]
+            answers = [
+                room.submit(one.id, who.id, f"{word}{x}")
+                for who, word in zip(members, ("The bells, at noon.", "Rain on the roof."), strict=False)
+            ]
             room.comment(answers[0].id, members[1].id, f"I heard them too.{x}")
             for who in members[1:]:
                 room.vote(answers[0].id, who.id)
@@ -265,9 +274,15 @@ def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, 
 
 
 def _blackouts(app: Duly, x: str) -> None:
-    quiet = Window(days=["wed", "sat", "sun"], start="22:00", end="07:00", tz="Europe/Rome", name="quiet hours", scope="queue:mail")
+    quiet = Window(
+        days=["wed", "sat", "sun"], start="22:00", end="07:00", tz="Europe/Rome", name="quiet hours", scope="queue:mail"
+    )
     app.calendars.set(quiet, f"people sleep{x}", "user:ann")
-    app.calendars.set(Window(dates=("2026-03-30", "2026-03-30"), tz="Europe/Rome", name=f"inventory{x}"[:200], scope="queue:reports"), f"counting{x}", "user:ann")
+    app.calendars.set(
+        Window(dates=("2026-03-30", "2026-03-30"), tz="Europe/Rome", name=f"inventory{x}"[:200], scope="queue:reports"),
+        f"counting{x}",
+        "user:ann",
+    )
 
 
 def _outbox(app: Duly, x: str) -> int:

@@ -16,7 +16,20 @@ from duly.testing import ManualClock
 from web.dashboard.conftest import Person
 from web.dashboard.scene import Town, fill
 
-EMPTY = ("/", "/failures", "/calendar", "/calendar?view=month", "/calendar/impact", "/rounds", "/jobs", "/queues", "/schedules", "/automations", "/audit", "/alerts")
+EMPTY = (
+    "/",
+    "/failures",
+    "/calendar",
+    "/calendar?view=month",
+    "/calendar/impact",
+    "/rounds",
+    "/jobs",
+    "/queues",
+    "/schedules",
+    "/automations",
+    "/audit",
+    "/alerts",
+)
 EVIL = "<img src=x onerror=alert(1)></script>\"'><b onload=x>{{7*7}}"
 
 
@@ -244,7 +257,7 @@ def test_foreign_things_are_not_acted_on(person: Callable[..., Person], town: To
     ):  # fmt: skip
         assert theirs.act(path, **fields)[0] == 404, path
     status, words = theirs.act("/jobs/act", event="cancel", ids=str(town.queued), most="5")
-    assert (status, words) == (303, "0 jobs are cancelled, or asked to stop.")
+    assert (status, words) == (303, "None of them can be cancelled.")
     assert app.jobs.get(town.queued).status == "queued"
 
 

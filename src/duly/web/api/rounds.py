@@ -413,22 +413,32 @@ def routes(app: Duly) -> Any:
     @made.post("/rounds/{id}/submissions", response_model=Submission, status_code=201, responses=documented(404, 409))
     def submit(id: Ident, given: SubmitIn, who: Operator, tenant: TenantIn = None) -> Submission:
         """Hand in a member's answer to an open round: one each."""
-        return Submission(**_said(door().submit(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who))
+        return Submission(
+            **_said(door().submit(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who)
+        )
 
     @made.patch("/rounds/submissions/{id}", response_model=Submission, responses=documented(404, 409))
     def edit_submission(id: Ident, given: SubmitIn, who: Operator, tenant: TenantIn = None) -> Submission:
         """Change a member's own answer while the round is open."""
-        return Submission(**_said(door().edit_submission(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who))
+        return Submission(
+            **_said(
+                door().edit_submission(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who
+            )
+        )
 
     @made.post("/rounds/submissions/{id}/comments", response_model=Comment, status_code=201, responses=documented(404, 409))  # fmt: skip
     def comment(id: Ident, given: SubmitIn, who: Operator, tenant: TenantIn = None) -> Comment:
         """Comment a submission, as a member, while its round is open."""
-        return Comment(**_said(door().comment(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who))
+        return Comment(
+            **_said(door().comment(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who)
+        )
 
     @made.patch("/rounds/comments/{id}", response_model=Comment, responses=documented(404, 409))
     def edit_comment(id: Ident, given: SubmitIn, who: Operator, tenant: TenantIn = None) -> Comment:
         """Change a member's own comment while the round is open."""
-        return Comment(**_said(door().edit_comment(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who))
+        return Comment(
+            **_said(door().edit_comment(id, given.member, given.text, tenant=whose(who, tenant), actor=who.actor), who)
+        )
 
     @made.post("/rounds/submissions/{id}/votes", response_model=Vote, responses=documented(404, 409))
     def vote(id: Ident, given: VoteIn, who: Operator, tenant: TenantIn = None) -> Vote:

@@ -22,6 +22,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_text
 from duly.kernel.recurrence.reading import read_duration, read_instant
 from duly.web.api.common import below, page, whose
+from duly.web.dashboard.bulk import WHAT
 from duly.web.dashboard.desk import Act, Desk, acts, number, query, sees
 from duly.web.dashboard.words import plural
 
@@ -154,13 +155,24 @@ def routes(desk: Desk) -> APIRouter:
         most = min(number(form.text("most"), "most"), MOST_ACTED)
         force = bool(form.text("force"))
         found = app.jobs.admin.matching(asked.filter, event, most, force)
-        bulk = app.jobs.admin.act_on(event, found, form.who.actor, form.reason, asked.tenant, force)
-        what = {"cancel": "cancelled, or asked to stop", "replay": "queued again"}[event]
-        said = f"{plural(len(bulk.done), 'job')} {'is' if len(bulk.done) == 1 else 'are'} {what}."
-        if bulk.refused:
-            first = next(iter(bulk.refused.values()))
-            said += f" {plural(len(bulk.refused), 'job')} could not be: {first}"
-        return desk.done(request, asked.address("/jobs"), said, "warn" if bulk.refused or not bulk.done else "good")
+        if not found:
+            return desk.done(request, asked.address("/jobs"), f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")  # fmt: skip
+        begun = desk.bulk.begin(form.who.key, form.who.actor, event, found, form.reason, asked.tenant, force, asked.address("/jobs"))  # fmt: skip
+        return RedirectResponse(f"/jobs/acts/{begun.name}", 303)
+
+    @made.get("/jobs/acts/{name}")
+    def show(request: Request, who: Viewer, name: str) -> Response:
+        """How far an act on many is."""
+        found = desk.bulk.get(name, who.key)
+        return desk.page(request, "jobs_bulk.html", f"{ACTS[found.event]} jobs", a=found, verb=ACTS[found.event])
+
+    @made.post("/jobs/acts/{name}/undo")
+    def undo(request: Request, form: Operator, name: str) -> Response:
+        """Have it not done, if it has not begun."""
+        found = desk.bulk.undo(name, form.who.key)
+        if found.state != "undone":
+            return desk.done(request, f"/jobs/acts/{name}", "It had begun already.", "warn")
+        return desk.done(request, found.back, "Undone: no job was touched.")
 
     def _asked(given: dict[str, list[str]], who: Identity, event: str) -> Asked:
         if event not in ACTS:

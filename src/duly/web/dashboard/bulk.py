@@ -1,0 +1,127 @@
+"""Acts on many jobs that begin a moment after somebody has pressed the button, can be undone until then, and tell how far they are.
+
+They live in the process that was asked: when it ends before one has begun nothing is done, and what one has done by then stays done, each job on its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from duly.app import Duly
+from duly.kernel.errors import DulyError, NotFound, brief
+from duly.web.dashboard.words import plural
+
+#: Seconds in which an act can be undone; for how long one that is over is told of; jobs of one step.
+WINDOW, KEPT, STEP = 8.0, 600.0, 200
+#: Acts of one process that wait or run at once.
+MOST = 20
+WHAT = {"cancel": "cancelled, or asked to stop", "replay": "queued again"}
+
+
+@dataclass(slots=True)
+class BulkAct:
+    """An act on many, as it stands. ``state``: waits, runs, done, undone, failed. Instants are monotonic seconds."""
+
+    name: str
+    #: Whose it is (``Identity.key``), and as it stands in the audit trail.
+    owner: str
+    actor: str
+    event: str
+    ids: Sequence[int]
+    reason: str
+    tenant: str | None
+    force: bool
+    #: The page that leads back.
+    back: str
+    begins_at: float
+    state: str = "waits"
+    done: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+    problem: str = ""
+    over_at: float | None = None
+    undone: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def looked_at(self) -> int:
+        """Jobs that it is through with."""
+        return self.done + len(self.refused)
+
+    @property
+    def begins_in(self) -> float:
+        return max(0.0, self.begins_at - time.monotonic())
+
+    @property
+    def words(self) -> str:
+        """What it has done."""
+        said = f"{plural(self.done, 'job')} {'is' if self.done == 1 else 'are'} {WHAT[self.event]}."
+        if self.refused:
+            said += f" {plural(len(self.refused), 'job')} could not be: {next(iter(self.refused.values()))}"
+        return said
+
+
+class BulkActs:
+    """The acts of this process."""
+
+    def __init__(self, app: Duly) -> None:
+        self._app, self._acts, self._lock = app, dict[str, BulkAct](), threading.Lock()
+
+    def begin(
+        self, owner: str, actor: str, event: str, ids: Sequence[int], reason: str, tenant: str | None, force: bool, back: str
+    ) -> BulkAct:  # fmt: skip
+        """Plan an act. Raises Busy where too many wait or run."""
+        made = BulkAct(
+            secrets.token_urlsafe(12), owner, actor, event, ids, reason, tenant, force, back, time.monotonic() + WINDOW
+        )
+        with self._lock:
+            now = time.monotonic()
+            self._acts = {n: a for n, a in self._acts.items() if a.over_at is None or now - a.over_at < KEPT}
+            if sum(a.over_at is None for a in self._acts.values()) >= MOST:
+                raise Busy
+            self._acts[made.name] = made
+        threading.Thread(target=self._run, args=(made,), name="duly bulk act", daemon=True).start()
+        return made
+
+    def get(self, name: str, owner: str) -> BulkAct:
+        """Raises NotFound, also for somebody else's."""
+        found = self._acts.get(name)
+        if found is None or found.owner != owner:
+            raise NotFound("act", name[:40])
+        return found
+
+    def undo(self, name: str, owner: str) -> BulkAct:
+        """Have it not done, if it has not begun. Raises NotFound."""
+        found = self.get(name, owner)
+        with self._lock:
+            if found.state == "waits":
+                found.state, found.over_at = "undone", time.monotonic()
+        found.undone.set()
+        return found
+
+    def _run(self, act: BulkAct) -> None:
+        act.undone.wait(max(0.0, act.begins_at - time.monotonic()))
+        with self._lock:
+            if act.state != "waits":
+                return
+            act.state = "runs"
+        try:
+            for start in range(0, len(act.ids), STEP):
+                part = act.ids[start : start + STEP]
+                bulk = self._app.jobs.admin.act_on(act.event, part, act.actor, act.reason, act.tenant, act.force)
+                act.done += len(bulk.done)
+                act.refused.update(bulk.refused)
+            act.state = "done"
+        except (DulyError, RuntimeError) as error:  # the database went away, or the application was closed
+            act.problem, act.state = brief(error), "failed"
+        finally:
+            act.over_at = time.monotonic()
+
+
+class Busy(DulyError):
+    """Too many acts wait or run."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MOST} acts on many jobs wait or run already; try again when one of them is over.")
