@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import string
 import sys
 import threading
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from duly.publishing.plan import Plan
 
 PATH = click.Path(path_type=Path)
+CALENDAR = HERE / "calendar.yaml"
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 #: Seconds from the start until the full minute at which rounds turn: at least.
 AHEAD = 20
@@ -84,7 +86,7 @@ LOG = "events.log"
 @click.option(
     "--calendar",
     type=PATH,
-    default=HERE / "calendar.yaml",
+    default=CALENDAR,
     metavar="FILE",
     help="A plan of posts for the channels gazette and board.  [default: the town's]",
 )
@@ -97,7 +99,7 @@ def main(
     try:
         letter, people = Letter.load(NEWSLETTER / "newsletter"), sort(read_recipients(recipients))
         text = filled(calendar, begun, minute)
-        check_plan(text, calendar)
+        plan = read_plan(text, calendar)
         check_port(port)
         folder = make_folder(folder, fresh).absolute()
         with ExitStack() as stack:
@@ -109,8 +111,11 @@ def main(
                 raise UsageError(
                     f"{short(folder)} holds a town that was not made to its end: begin another one with --fresh."
                 )
-            plan = make_yesterday(folder, text, begun, minute) if new else None
-            sys.exit(Today(folder, until_idle, patience, begun, minute).live(letter, people, plan, port, log))
+            if new:
+                (folder / "calendar.yaml").write_text(text, encoding="utf-8")
+                make_yesterday(folder, plan, begun, minute)
+            today = Today(folder, until_idle, patience, begun, minute)
+            sys.exit(today.live(letter, people, plan if new or calendar != CALENDAR else None, new, port, log))
     except KeyboardInterrupt:
         click.echo(f"Stopped while the town was made. Begin another one: {again('run', ['--fresh'])}")
     except (Unusable, UsageError) as error:
@@ -137,31 +142,24 @@ def filled(calendar: Path, begun: datetime, minute: datetime) -> str:
     )
 
 
-def check_plan(text: str, calendar: Path) -> None:
-    """Say what is wrong with a calendar before anything is made, with the name of its own file. Raises InvalidArgument."""
-    import tempfile
+def read_plan(text: str, calendar: Path) -> Plan:
+    """The plan of a calendar whose instants are filled in. Raises Unusable, InvalidDocument."""
+    from duly.kernel.source import read_yaml
+    from duly.publishing.plan import checked
 
-    from duly.kernel.source import InvalidDocument
-    from duly.publishing.plan import load
-
-    with tempfile.TemporaryDirectory(prefix="town-") as temporary:
-        copy = Path(temporary) / calendar.name
-        copy.write_text(text, encoding="utf-8")
-        try:
-            plan = load(copy)
-        except InvalidDocument as error:
-            raise Unusable(str(error).replace(str(copy), str(calendar))) from None
+    plan = checked(read_yaml(text, str(calendar)), calendar.resolve().parent)
     unknown = sorted({one.channel for one in plan.items} - {"gazette", "board"})
     if unknown:
         raise Unusable(f"{calendar} names the channel {unknown[0]}; the town has gazette and board.")
+    return plan
 
 
 def check_port(port: int | None) -> None:
-    """Before anything is made: `duly up` would say it too, but later. Raises InvalidArgument."""
-    if port:
-        from duly.web import serve
-
-        serve._listening(serve.HOST, port).close()
+    """Before anything is made: `duly up` would say it too, but later. Raises Unusable."""
+    try:
+        socket.create_server(("127.0.0.1", port or 0)).close()
+    except OSError as error:
+        raise Unusable(f"127.0.0.1:{port} cannot be listened on: {error.strerror}. Name another --port.") from None
 
 
 def surround(folder: Path, smtp: str) -> None:
@@ -175,22 +173,15 @@ def surround(folder: Path, smtp: str) -> None:
     os.environ.setdefault("DULY_LEASE", "10")
 
 
-def make_yesterday(folder: Path, text: str, begun: datetime, minute: datetime) -> Plan:
-    """Write the calendar into the folder, and let yesterday pass. Returns the calendar."""
+def make_yesterday(folder: Path, plan: Plan, begun: datetime, minute: datetime) -> None:
+    """Let yesterday pass, and note whose rounds turn at that minute."""
     import yesterday
 
-    from duly.publishing.plan import load
-
     click.echo("Yesterday is made first, on a clock of its own …")
-    file = folder / "calendar.yaml"
-    file.write_text(text, encoding="utf-8")
-    plan = load(file)
     groups = yesterday.turning(minute)
-    yesterday.live(
-        sqlite_url(folder), [*groups, *yesterday.settled(begun)], plan.items, minute - DAY, datetime.now(UTC)
-    )
+    founded = [*groups, *yesterday.settled(begun)]
+    yesterday.live(sqlite_url(folder), founded, plan.items, minute - DAY, datetime.now(UTC))
     (folder / MARK).write_text("\n".join(group.name for group in groups) + "\n", encoding="utf-8")
-    return plan
 
 
 class Today:
@@ -207,12 +198,12 @@ class Today:
         self.up, self.end = threading.Event(), threading.Event()
         self.told_posts = self.said_all = self.enough = False
 
-    def live(self, letter: Letter, people: Sorted, plan: Plan | None, port: int | None, log: TextIO) -> int:
+    def live(self, letter: Letter, people: Sorted, plan: Plan | None, new: bool, port: int | None, log: TextIO) -> int:
         """Returns the exit code."""
         from duly.cli.main import cli
 
-        letters = self.prepare(letter, people)
-        self.introduce(people, letters, plan)
+        letters = self.prepare(letter, people, plan)
+        self.introduce(people, letters, plan, new)
         self.app.listen(lambda event: self.up.set() if event.name == "worker_started" else None)
         watch = threading.Thread(target=self.watch, name="town", daemon=True)
         up = ["up", str(HERE / "town.py"), *([] if port is None else ["--port", str(port)])]
@@ -228,7 +219,7 @@ class Today:
             watch.join()
         return code or self.finish()
 
-    def prepare(self, letter: Letter, people: Sorted) -> int:
+    def prepare(self, letter: Letter, people: Sorted, plan: Plan | None) -> int:
         """Put into the database what is to be done today. Whatever is there already stays. Returns how many letters are new."""
         from duly.kernel.source import read
 
@@ -248,6 +239,8 @@ class Today:
             app.calendars.set(rest, "the printers have a break")
         with Session(app.db.session_engine) as session, session.begin():
             made = [self.send(letter, person, session) for person in people.good]
+        if plan is not None:
+            town.rooms.publishing.enqueue_plan(plan.items, actor="calendar")
         automation = town.automations.ensure(read(HERE.parent / "automations" / "briefing.yaml").value)
         town.automations.run(automation.id, key=town.briefing.check(), reason="the town is awake")
         app.workflows.start("stall permit", {"trader": "Ada", "goods": "apple juice"}, key="stall-ada")
@@ -342,17 +335,17 @@ class Today:
 
     # ------------------------------------------------------------------ before and after
 
-    def introduce(self, people: Sorted, letters: int, plan: Plan | None) -> None:
+    def introduce(self, people: Sorted, letters: int, plan: Plan | None, new: bool) -> None:
         """What is there."""
         at = self.minute.astimezone()
         newsletter = f"{letters} letters go out over SMTP, to a mail server in here" if letters else "everybody has it"
         if people.bad or people.duplicates:
             newsletter += f" ({len(people.bad)} lines cannot be used, {len(people.duplicates)} are there twice)"
-        if plan is not None:
-            gazette = f"{len(plan.items)} posts of a calendar; a blackout holds the gazette until {at:%H:%M}"
+        gazette = "its calendar goes on" if plan is None else f"{len(plan.items)} posts of a calendar"
+        rounds = "they go on"
+        if new:
+            gazette += f"; a blackout holds the gazette until {at:%H:%M}"
             rounds = f"yesterday's close and today's open at {at:%H:%M} for the {', the '.join(sorted(self.turning))}"
-        else:
-            gazette, rounds = "its calendar goes on", "they go on"
         parts = (
             ("newsletter", newsletter),
             ("gazette", gazette),
@@ -363,7 +356,7 @@ class Today:
             ("weathercock", "a job that fails on purpose"),
         )
         click.echo(
-            f"\n{'A new town' if plan is not None else 'The town goes on'}, in {short(self.folder)}, all of it on one SQLite file:\n"
+            f"\n{'A new town' if new else 'The town goes on'}, in {short(self.folder)}, all of it on one SQLite file:\n"
         )
         for name, what in parts:
             click.echo(f"  {name:<11}  {what}")

@@ -55,7 +55,7 @@ def test_every_room_is_alive_and_the_town_goes_on_when_it_is_run_again(tmp_path:
     assert "3 closed and 3 opened, of 3 groups" in said
     assert "\n{" not in said, "events are kept in their file"
     events = [json.loads(line) for line in (folder / "events.log").read_text().splitlines() if line.startswith("{")]
-    assert {"worker_started", "blackout_began", "blackout_ended", "rounds_moved", "session_started"} <= {e["event"] for e in events}  # fmt: skip
+    assert {"worker_started", "blackout_began", "blackout_ended", "rounds_moved", "session_call"} <= {e["event"] for e in events}  # fmt: skip
 
     letters = files(folder, "mail/new/*")
     posts = files(folder, "posts/*/*/index.md")
