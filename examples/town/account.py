@@ -76,18 +76,22 @@ def take(folder: Path, turning: frozenset[str], now: datetime) -> Account:
     posts = rooms.publishing.list(PublicationFilter(run_until=now), limit=1000)
     published = sum(1 for one in posts if one.status == "completed")
     groups = {name: _rounds(name) for name in sorted(turning)}
+    unturned = tuple(name for name in groups if not _turned(name, now))
+    # in the order in which one makes the other: a round that opens, a notice to a member, a letter
+    live = (Status.QUEUED, Status.RUNNING)
+    unsent = jobs.count(queue="rounds-notify", status=live) + jobs.count(task="EMAIL_SEND", status=live)
     runs = app.workflows.list("stall permit", limit=1)
     status = outbox.status()
     return Account(
         messages=_files(folder / "mail" / "new", "*"),
         taken=jobs.count(task="EMAIL_SEND", status=(Status.SUCCEEDED,)),
         refused=jobs.count(task="EMAIL_SEND", status=(Status.FAILED,)),
-        unsent=jobs.count(task="EMAIL_SEND", status=(Status.QUEUED, Status.RUNNING)),
+        unsent=unsent,
         posts=_files(folder / "posts", "*/*/index.md"),
         published=published,
         unpublished=len(posts) - published,
         groups=groups,
-        unturned=tuple(name for name in groups if not _turned(name, now)),
+        unturned=unturned,
         briefing=(folder / "briefing.md").is_file(),
         sent=status.sent or 0,
         waiting=status.pending,
