@@ -305,7 +305,7 @@ def _banner(
     show.facts([
         ("  database", where(duly)),
         ("  tasks", listed),
-        ("  queues", ", ".join(f"{n} ({lane.concurrency} at once)" for n, lane in made.lanes.items())),
+        ("  queues", _queues({n: lane.concurrency for n, lane in made.lanes.items()})),
         *(("  outbox", f"{box.db.shown_url}, to {', '.join(sorted(box.transports))}") for box in (posts.boxes if posts else ())),
         ("  schedules", _scheduled(duly)),
         ("  metrics", f"{monitor.url}/metrics, /livez, /readyz, /health" if monitor else ""),
@@ -313,6 +313,12 @@ def _banner(
     ])  # fmt: skip
     show.say("It ends when nothing is left to run." if until_idle else "Ctrl-C stops it in good order.")
     sys.stdout.flush()
+
+
+def _queues(lanes: dict[str, int]) -> str:
+    if len(lanes) > 3 and len(set(lanes.values())) == 1:
+        return f"{', '.join(lanes)} ({next(iter(lanes.values()))} at once in each)"
+    return ", ".join(f"{name} ({number} at once)" for name, number in lanes.items())
 
 
 def _address(site: Beside) -> str:
