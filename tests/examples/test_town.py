@@ -91,7 +91,7 @@ def test_every_room_is_alive_and_the_town_goes_on_when_it_is_run_again(tmp_path:
     try:
         assert town.stdout is not None
         address = next(line for line in town.stdout if "http://" in line).split()[1]
-        until(lambda: "painters of Lisbon" in page(f"{address}/rounds"), 60)
+        assert until(lambda: "painters of Lisbon" in page(f"{address}/rounds"), 60)
         town.send_signal(signal.SIGINT)
         out, _ = town.communicate(timeout=60)
     finally:
