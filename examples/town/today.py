@@ -58,7 +58,7 @@ class Today:
         letters = self.prepare(letter, people, plan)
         self.introduce(people, letters, plan, new)
         self.app.listen(lambda event: self.up.set() if event.name == "worker_started" else None)
-        watch = threading.Thread(target=self.watch, name="town", daemon=True)
+        watch = threading.Thread(target=self.watch, args=(self.look(),), name="town", daemon=True)
         up = ["up", str(HERE / "town.py"), *([] if port is None else ["--port", str(port)])]
         code = 0
         watch.start()
@@ -112,18 +112,17 @@ class Today:
 
     # ------------------------------------------------------------------ while it runs
 
-    def watch(self) -> None:
-        """Say what has changed, as long as the town is awake."""
+    def watch(self, before: Account) -> None:
+        """Say what has changed since ``before``, as long as the town is awake."""
         while not self.up.wait(0.1):  # until then `duly up` says what it serves
             if self.end.is_set():
                 return
-        before: Account | None = None
         while not self.end.wait(0.5):
             try:
                 now = self.look()
             except DulyError:
                 continue  # the worker tells, and tries again
-            self.tell(before or now, now)
+            self.tell(before, now)
             before = now
             if self.enough:
                 continue
