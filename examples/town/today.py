@@ -22,7 +22,7 @@ from places import again, program, short, sqlite_url
 from sqlalchemy.orm import Session
 from town import app
 
-from duly import DulyError
+from duly import DulyError, InvalidArgument
 from duly.cli.main import cli
 from duly.kernel.source import read
 from duly.kernel.windows import Window
@@ -89,7 +89,7 @@ class Today:
             )
             app.calendars.set(rest, "the printers have a break")
         with Session(app.db.session_engine) as session, session.begin():
-            made = [self.send(letter, person, session) for person in people.good]
+            made = [self.send(letter, person, session, people) for person in people.good]
         if plan is not None:
             town.rooms.publishing.enqueue_plan(plan.items, actor="calendar")
         automation = town.automations.ensure(read(HERE.parent / "automations" / "briefing.yaml").value)
@@ -98,16 +98,22 @@ class Today:
         app.enqueue("TURN_WEATHERCOCK", key="weathercock")
         return sum(made)
 
-    def send(self, letter: Letter, person: Recipient, session: Session) -> bool:
+    def send(self, letter: Letter, person: Recipient, session: Session, people: Sorted) -> bool:
+        """Make the letter's job. Returns whether it is new; what cannot be a letter is noted among the bad lines."""
         words = letter.to(person)
-        made = town.rooms.mail.send(
-            person.address,
-            words["subject"],
-            words["text"],
-            html=words["html"],
-            key=key_of("newsletter", person.address),
-            session=session,
-        )
+        try:
+            made = town.rooms.mail.send(
+                person.address,
+                words["subject"],
+                words["text"],
+                html=words["html"],
+                key=key_of("newsletter", person.address),
+                session=session,
+                max_attempts=10,  # a mail server that is started anew puts off anew whom it did not know
+            )
+        except InvalidArgument as error:
+            people.bad.append((person.line, str(error)))
+            return False
         return bool(made.created)
 
     # ------------------------------------------------------------------ while it runs

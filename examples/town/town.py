@@ -1,7 +1,7 @@
 """The town's application: every room of Duly on one database.
 
-`duly up examples/town/town.py` serves it; `run.py` beside it makes the town before, and tells what happens. What an AI may look at, and its
-script, are those of the [morning briefing](../automations/app.py), whose application this one begins with.
+`run.py` beside it makes the town, and runs `duly up` on this file. What an AI may look at, and its script, are those of the morning briefing
+(`examples/automations/app.py`), whose application this one begins with.
 """
 
 from __future__ import annotations
