@@ -156,7 +156,7 @@ class Today:
             self.say("newsletter", f"{now.taken} letters are in the mailbox, {now.refused} were refused for good")
         if now.posts > before.posts and not (now.unpublished and self.told_posts):
             self.told_posts = True
-            rest = f"; {now.unpublished} more are due" if now.unpublished else ""
+            rest = f"; due and held: {now.unpublished}" if now.unpublished else ""
             self.say("gazette", f"{now.posts} posts are on disk{rest}")
         for name, (closed, opened) in now.groups.items():
             was_closed, was_open = before.groups[name]
