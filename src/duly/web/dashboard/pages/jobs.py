@@ -90,8 +90,11 @@ class Asked:
 
     @property
     def narrows(self) -> bool:
-        """Is something given besides a status? Nobody acts on everything by mistake."""
-        return any(one for name in FIELDS if name not in ("status", "tenant") for one in self.given.get(name, []))
+        """Is something meant besides a status and a tenant? Nobody acts on everything by mistake."""
+        f = self.filter
+        return bool(f.ids) or any(
+            one is not None for one in (f.queue, f.task, f.key, f.error, f.parent_id, f.since, f.before)
+        )
 
     def address(self, path: str, **more: Any) -> str:
         return query(path, **{name: self.given[name] for name in FIELDS if name in self.given}, **more)
