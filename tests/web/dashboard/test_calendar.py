@@ -54,6 +54,21 @@ def test_a_day_is_as_long_as_its_clock_makes_it() -> None:  # T000-g
     assert (autumn.end - autumn.start, autumn.change) == (timedelta(hours=25), "the clock goes from 03:00 to 02:00")
 
 
+@pytest.mark.parametrize(
+    ("zone", "gone"),
+    [
+        ("Pacific/Apia", date(2011, 12, 30)), ("Pacific/Fakaofo", date(2011, 12, 30)), ("Pacific/Kwajalein", date(1993, 8, 21)),
+        ("Pacific/Kiritimati", date(1994, 12, 31)), ("Pacific/Enderbury", date(1994, 12, 31)),
+    ],
+)  # fmt: skip
+def test_a_day_that_a_zone_never_had_is_there_without_length(zone: str, gone: date) -> None:
+    held = Dark(datetime(1990, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC), "quiet", "all", "")
+    before, day, behind = days(gone - timedelta(days=1), 3, zone, [], [held])
+    assert (day.start, day.change) == (day.end, "this zone had no such day")
+    assert [one.end - one.start for one in (before, behind)] == [timedelta(days=1)] * 2
+    assert (len(before.darks), day.darks, len(behind.darks)) == (1, (), 1)
+
+
 def test_an_instant_stands_on_the_day_that_the_zone_shows() -> None:
     late = [mark(instant(23, 23, 30))]
     assert [len(one.items) for one in days(date(2026, 3, 23), 2, "UTC", late, [])] == [1, 0]
@@ -242,3 +257,11 @@ def test_a_full_calendar_says_so(app: Duly, local: TestClient, monkeypatch: pyte
     app.schedules.sync()
     page = local.get("/calendar").text
     assert "more schedules than a calendar has room for" in page and "s2" not in page
+
+
+def test_a_week_with_a_day_that_its_zone_never_had_is_shown(app: Duly, local: TestClient) -> None:
+    app.calendars.set(Window(name="odd", tz="UTC", dates=[(date(2011, 12, 1), date(2012, 1, 10))]))
+    for view in ("week", "month"):
+        page = local.get(f"/calendar?view={view}&day=2011-12-28&tz=Pacific/Apia")
+        assert page.status_code == 200
+        assert "this zone had no such day" in page.text

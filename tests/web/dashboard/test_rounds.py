@@ -15,6 +15,7 @@ from duly.rounds.group import Group
 from duly.rounds.plan import Upcoming
 from duly.rounds.round import Round, Status
 from duly.testing import ManualClock
+from duly.web.api.common import cursor
 from duly.web.dashboard.pages.rounds import WIDTH, band, row
 from duly.web.dashboard.words import countdown, exactly
 from web.dashboard.conftest import Person
@@ -165,3 +166,8 @@ def test_groups_and_closed_rounds_come_in_pages(
             found = re.search(rf'href="([^"]+)"[^>]*>{label}', text)
             path = found[1].replace("&amp;", "&") if found else None
         assert len(seen) == len(set(seen)) == (7 if label == "More groups" else len(Rounds.of(app).list(status="closed")))  # fmt: skip
+
+
+def test_a_cursor_that_no_page_gave_out_is_refused(local: TestClient) -> None:
+    for number in (2**63, -1, 0):
+        assert local.get(f"/rounds?groups={cursor(number)}").status_code == 422

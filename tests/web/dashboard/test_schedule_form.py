@@ -125,3 +125,21 @@ def test_a_viewer_gets_no_form(person: Callable[..., Person], town: Town, app: D
     assert ann.act("/schedules/form", **DAILY)[0] == 403
     assert "New schedule" not in ann.get("/schedules").text
     assert "books" not in [s.name for s in app.schedules.all()]
+
+
+def test_nonsense_in_an_address_or_a_form_is_a_sentence_and_no_fault(
+    person: Callable[..., Person], town: Town, app: Duly
+) -> None:
+    ann = person("operator")
+    for path in ("/schedules/form?version=1", "/schedules/form?kind=daily&version=1"):
+        assert ann.get(path).status_code == 200
+    assert ann.get("/schedules/form", params={"name": "a\x00b"}).status_code == 422
+    monthly = {**DAILY, "kind": "monthly"}
+    for day in ("²", "9" * 5_000, "0", "32", ","):
+        assert "day" in ann.get("/schedules/form/try", params={**monthly, "day": day}).text
+        status, page = ann.act("/schedules/form", **monthly, day=day)
+        assert (status, "day: " in page or "day[" in page) == (422, True)
+    for version in ("²", "9" * 5_000):
+        assert ann.act("/schedules/form", **DAILY, version=version)[0] in (409, 422)
+    assert ann.act("/schedules/form", version="1")[0] in (409, 422)
+    assert "books" not in [s.name for s in app.schedules.all()]

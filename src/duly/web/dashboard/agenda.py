@@ -1,6 +1,6 @@
 """Days of a calendar, and what stands on them. Pure: facts and instants in, days out.
 
-A day is as long as the clock of its zone makes it, 23 or 25 hours on two of the year; places on it are parts of that length.
+A day is as long as the clock of its zone makes it, 23 or 25 hours on two of the year, and now and then none; places on it are parts of that length.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ def days(first: date, count: int, tz: str, marks: Iterable[Mark], darks: Sequenc
 
 
 def _day(on: date, start: datetime, end: datetime, marks: list[Mark], darks: Sequence[Dark], change: str) -> Day:
+    if start == end:  # a zone that went over the date line, as Apia in 2011
+        return Day(on, start, end, (), (), (), (), "this zone had no such day")
     length = (end - start) / WIDTH
     here = [
         Dark(max(one.start, start), min(one.end, end), one.name, one.scope, one.link) for one in darks if one.start < end and one.end > start

@@ -23,7 +23,7 @@ from duly.rounds.group import Channel, Group, read_drop_time
 from duly.rounds.plan import INACTIVE, NO_ELIGIBLE_PROMPT, Upcoming
 from duly.rounds.round import OPEN_FOR, Round, Status, takes_part
 from duly.rounds.rounds import SCHEDULES, Rounds
-from duly.web.api.common import Cursor, Ident, at_first_use, behind, below, for_whom, number_or_name, page, whose
+from duly.web.api.common import Cursor, Ident, at_first_use, below, for_whom, number_or_name, page, whose
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees, where
 from duly.web.dashboard.words import plural
 
@@ -64,10 +64,10 @@ def routes(desk: Desk) -> APIRouter:
     @made.get("/rounds")
     def show(request: Request, who: Viewer, cursor: Cursor = None, groups: Annotated[str | None, Query(max_length=500)] = None) -> Response:  # fmt: skip
         mine, now, door = whose(who), desk.now(), room()
-        after = behind(groups, int)
-        found = door.groups.all(GROUPS + 1, after[0] if after else 0, mine)
+        after = below(groups) or 0
+        found = door.groups.all(GROUPS + 1, after, mine)
         kept, more = page(found, GROUPS, lambda one: one.id)
-        coming = door.next(tenant=mine, limit=GROUPS, after=after[0] if after else 0) if kept else []
+        coming = door.next(tenant=mine, limit=GROUPS, after=after) if kept else []
         past, following = page(door.list(status=Status.CLOSED, limit=PAST + 1, below=below(cursor), tenant=mine), PAST, lambda one: one.id)  # fmt: skip
 
         def look(c: Connection) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request, Response
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.kernel.errors import DulyError, InvalidArgument, WrongState
-from duly.kernel.payload import check_text
+from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import CivilSchedule, schedule_from_json, special_days
 from duly.kernel.recurrence.forms import KINDS
 from duly.kernel.recurrence.reading import read_instant
@@ -55,7 +55,7 @@ def routes(desk: Desk) -> APIRouter:
     made, app = desk.router(), desk.app
 
     def form(request: Request, given: Mapping[str, str], tried: Tried, status: int = 200) -> Response:
-        title = f"Change {given['name']}" if given.get("version") else "New schedule"
+        title = f"Change {given.get('name', '')}" if given.get("version") else "New schedule"
         return desk.page(
             request, "schedule_form.html", title, status, given=given, tried=tried, kinds=SAID, fields=fields(), TRY=TRY,
             tasks=sorted(app.engine.task_names), queues=sorted({t.queue for t in app.engine.tasks.values()} | {"default"}),
@@ -66,7 +66,7 @@ def routes(desk: Desk) -> APIRouter:
         checked_may(who)
         asked = dict(request.query_params)
         if name and "kind" not in asked:
-            given = filled(app.schedules.get(name, tenant=where(who, tenant, "schedule")))
+            given = filled(app.schedules.get(check_name(name, "name"), tenant=where(who, tenant, "schedule")))
         else:  # a new one; or, without scripts, one that is looked at before it is saved
             given = {
                 "kind": "daily",
@@ -90,9 +90,7 @@ def routes(desk: Desk) -> APIRouter:
         try:
             spec = spec_of(app, sent.who, given, strict=True)
             app.open()
-            found, change = app.schedules.set(
-                spec, actor=sent.who.actor, version=int(version) if version.isdigit() else 0
-            )
+            found, change = app.schedules.set(spec, actor=sent.who.actor, version=a_number(version))
         except WrongState:
             problem = (
                 "Somebody else has changed it since you opened it. Open it again to see what it is now." if version
@@ -136,8 +134,8 @@ def recurrence_of(given: Mapping[str, str]) -> dict[str, Any]:
                 if name in LISTS
                 else text
             )
-    if str(out.get("day", "")).isdigit():
-        out["day"] = int(out["day"])
+    if (day := a_number(str(out.get("day", "")))) > 0:
+        out["day"] = day
     return out
 
 
@@ -177,6 +175,13 @@ def input_of(app: Duly, given: Mapping[str, str], tenant: str) -> dict[str, Any]
     if not isinstance(found, dict):
         raise InvalidArgument("input", "is no JSON object of argument names to values.")
     return found
+
+
+def a_number(text: str) -> int:
+    """A number that a person counts with; 0 for none, -1 for anything else."""
+    if not text:
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -1
 
 
 def whole_number(text: str, field: str) -> int:
