@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from time import sleep
 
@@ -20,6 +19,7 @@ from duly.web.app import create
 from duly.web.gate import COOKIE
 from web.dashboard.conftest import PASSWORD, Person, said
 from web.dashboard.scene import Town
+from web.dashboard.test_bulk import Shown, pressed, told
 
 
 def last(app: Duly, **wanted: str) -> Entry:
@@ -44,24 +44,9 @@ def test_an_act_that_is_refused_is_said_on_the_page_it_was_asked_from(person: Ca
     assert ann.act("/jobs/999999999/cancel")[0] == 404
 
 
-def begun(ann: Person, **fields: str) -> str:
-    """Press the button of an act on many. Returns the page that tells of it."""
-    answer = ann.post("/jobs/act", data={"csrf": ann.csrf, "back": "/", **fields})
-    assert answer.status_code == 303, answer.text
-    return str(answer.headers["location"])
-
-
-def many(ann: Person, **fields: str) -> str:
-    """The same, waiting until it is over. Returns what it says."""
-    where = begun(ann, **fields)
-    for _ in range(600):
-        page = ann.get(where).text
-        if "Back to the jobs" in page:
-            break
-        sleep(0.05)
-    found = re.search(r'class="lead">(.*?)</p>', page, re.S)
-    assert found is not None
-    return found[1]
+def begun(ann: Person, query: str, **more: str) -> str:
+    """Press the button of the page that asks before an act on many. Returns the page that tells of it."""
+    return pressed(ann, Shown(ann, query), **more)
 
 
 def test_what_was_begun_on_many_can_be_undone_by_who_began_it_as_long_as_nothing_is_done(
@@ -70,7 +55,7 @@ def test_what_was_begun_on_many_can_be_undone_by_who_began_it_as_long_as_nothing
     monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 60.0)
     ann, ben = person("operator"), person("operator")
     before = app.jobs.count(queue="media", status=("cancelled",))
-    where = begun(ann, event="cancel", queue="media", most="100")
+    where = begun(ann, "event=cancel&queue=media")
     assert "Begins in 60 s. Nothing has been done yet." in ann.get(where).text
     assert ben.get(where).status_code == 404  # nobody else sees or undoes it
     assert ben.act(f"{where}/undo")[0] == 404
@@ -84,7 +69,7 @@ def test_what_is_done_to_many_is_done_and_cannot_be_undone_any_more(
     person: Callable[..., Person], town: Town, app: Duly
 ) -> None:
     ann = person("operator")
-    where = begun(ann, event="cancel", ids=str(town.queued), most="1", reason="twice")
+    where = begun(ann, f"event=cancel&ids={town.queued}", reason="twice")
     while "Back to the jobs" not in ann.get(where).text:
         sleep(0.05)
     assert ann.act(f"{where}/undo") == (303, "It had begun already.")
@@ -96,16 +81,14 @@ def test_what_is_done_to_many_is_done_and_cannot_be_undone_any_more(
 
 def test_many_are_acted_on_as_the_button_says(person: Callable[..., Person], town: Town, app: Duly) -> None:
     ann = person("operator")
-    shown = ann.get("/jobs/act?event=cancel&queue=media").text
+    shown = Shown(ann, "event=cancel&queue=media")
     waiting = app.jobs.count(queue="media", status=("queued",))
-    assert f">Cancel {waiting} jobs</button>" in shown
+    assert shown.button == f"Cancel {waiting} jobs"
     app.enqueue("image.resize", {"path": "late"}, queue="media")  # after the button was made
-    assert many(ann, event="cancel", queue="media", most=str(waiting), reason="disk").startswith(
-        f"{waiting} jobs are cancelled, or asked to stop."
-    )
+    assert told(ann, pressed(ann, shown, reason="disk")).startswith(f"{waiting} jobs are cancelled, or asked to stop.")
     assert app.jobs.count(queue="media", status=("queued",)) == 1
-    assert ann.act("/jobs/act", event="cancel", most="5")[1].startswith("filter")
-    assert ann.act("/jobs/act", event="cancel", queue="nowhere", most="5")[1] == "None of them can be cancelled."
+    assert ann.act("/jobs/act", event="cancel")[1].startswith("jobs")
+    assert ann.act("/jobs/act", event="cancel", jobs="999999")[1] == "None of them can be cancelled."
 
 
 def test_queues_and_the_gate_are_moved(person: Callable[..., Person], town: Town, app: Duly) -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html.parser import HTMLParser
+from time import sleep
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from duly import Duly
-from web.dashboard.conftest import Person
+from duly import Duly, PermanentError
+from duly.kernel.errors import InvalidArgument
+from duly.testing import drain
+from duly.web.dashboard.bulk import packed, unpacked
+from web.dashboard.conftest import Person, said
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +22,53 @@ def tasks(app: Duly) -> None:
     @app.task("fold", queue="paper")
     def fold(n: int = 0) -> int:
         return n
+
+    @app.task("tear", queue="paper")
+    def tear(n: int = 0) -> None:
+        raise PermanentError("torn")
+
+
+class Shown(HTMLParser):
+    """The form of a page that asks before it acts: its fields, and its button."""
+
+    def __init__(self, ann: Person, query: str) -> None:
+        super().__init__()
+        self.fields: dict[str, str] = {}
+        self.button, self._in, self._on = "", False, False
+        self.feed(ann.get(f"/jobs/act?{query}").text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "form":
+            self._in = given.get("action") == "/jobs/act"
+        elif self._in and tag == "input" and given.get("name"):
+            self.fields[str(given["name"])] = given.get("value") or ""
+        self._on = self._in and tag == "button"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._on = False
+        self._in = self._in and tag != "form"
+
+    def handle_data(self, data: str) -> None:
+        if self._on:
+            self.button += data
+
+
+def pressed(ann: Person, shown: Shown, **more: str) -> str:
+    """Press its button. Returns the page that tells of it."""
+    answer = ann.post("/jobs/act", data={**shown.fields, **more})
+    assert answer.status_code == 303, answer.text
+    return str(answer.headers["location"])
+
+
+def told(ann: Person, where: str) -> str:
+    """What the page of an act says when it is over."""
+    for _ in range(600):
+        page = ann.get(where).text
+        if "Back to the jobs" in page:
+            return page.partition('class="lead">')[2].partition("</p>")[0]
+        sleep(0.05)
+    raise AssertionError(page)
 
 
 @pytest.mark.parametrize(
@@ -27,3 +81,48 @@ def test_a_filter_of_blanks_is_none(person: Callable[..., Person], app: Duly, bl
     assert answer.status_code == 422
     assert "besides a status" in answer.text
     assert "All that fit" not in ann.get(f"/jobs?{blank}").text
+
+
+def test_an_act_on_many_reaches_those_that_were_counted_and_no_other(person: Callable[..., Person], app: Duly) -> None:
+    ann = person("operator")
+    old, first, second = (app.enqueue("tear", {"n": n}).job.id for n in range(3))
+    drain(app)
+    app.jobs.replay(old)
+    shown = Shown(ann, "event=replay&queue=paper")
+    assert shown.button == "Replay 2 jobs"
+    drain(app)  # the oldest of all fails again, and fits by now
+    assert told(ann, pressed(ann, shown)) == "2 jobs are queued again."
+    assert [app.jobs.get(one).status for one in (old, first, second)] == ["failed", "queued", "queued"]
+
+
+def test_what_has_changed_since_it_was_counted_is_refused_by_itself(person: Callable[..., Person], app: Duly) -> None:
+    ann = person("operator")
+    first, second = (app.enqueue("tear", {"n": n}).job.id for n in range(2))
+    drain(app)
+    shown = Shown(ann, "event=replay&queue=paper")
+    app.jobs.replay(first)
+    said_ = told(ann, pressed(ann, shown))
+    assert said_.startswith("1 job is queued again. 1 job could not be:"), said_
+    assert app.jobs.get(second).status == "queued"
+    drain(app)
+    shown = Shown(ann, "event=replay&queue=paper")
+    app.jobs.replay(first)
+    app.jobs.replay(second)
+    assert said(ann, ann.post("/jobs/act", data=shown.fields)) == "None of them can be queued again."
+
+
+@given(st.sets(st.integers(1, 2**63 - 1) | st.integers(1, 300), min_size=1).map(sorted))
+def test_numbers_of_jobs_are_packed_and_come_back(ids: list[int]) -> None:
+    assert unpacked(packed(ids)) == ids
+
+
+def test_ten_thousand_numbers_fit_into_a_form() -> None:
+    assert len(packed(range(10**9, 10**9 + 30_000, 3))) < 30_000
+    assert packed(range(10**9, 10**9 + 10_000)) == "1000000000-9999"
+    assert packed([7, 10, 11, 12]) == "7.3-2"
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "1.", "1-0", "²", "-1", "1--1", "1-10000", "1-9999.1", str(2**63), f"{2**63 - 1}.1", f"{2**63 - 1}-1", "9" * 5000])  # fmt: skip
+def test_numbers_that_no_page_has_shown_are_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="jobs"):
+        unpacked(text)

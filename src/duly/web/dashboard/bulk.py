@@ -5,6 +5,7 @@ They live in the process that was asked: when it ends before one has begun nothi
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
@@ -12,13 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from duly.app import Duly
-from duly.kernel.errors import DulyError, NotFound, brief
+from duly.kernel.errors import DulyError, InvalidArgument, NotFound, brief
+from duly.kernel.payload import MOST_ID
 from duly.web.dashboard.words import plural
 
 #: Seconds in which an act can be undone; for how long one that is over is told of; jobs of one step.
 WINDOW, KEPT, STEP = 8.0, 600.0, 200
-#: Acts of one process that wait or run at once.
+#: Acts of one process that wait or run at once; jobs of one act.
 MOST = 20
+MOST_JOBS = 10_000
 WHAT = {"cancel": "cancelled, or asked to stop", "replay": "queued again"}
 
 
@@ -125,3 +128,37 @@ class Busy(DulyError):
 
     def __init__(self) -> None:
         super().__init__(f"{MOST} acts on many jobs wait or run already; try again when one of them is over.")
+
+
+def packed(ids: Sequence[int]) -> str:
+    """Numbers of jobs, in order, in few characters: how far each is from the one before, and how many follow it without a gap. ``7.3-2`` is
+    7, 10, 11, 12."""
+    runs: list[list[int]] = []
+    last = 0
+    for ident in ids:
+        if runs and ident == last + 1:
+            runs[-1][1] += 1
+        else:
+            runs.append([ident - last, 0])
+        last = ident
+    return ".".join(f"{gap}-{more}" if more else str(gap) for gap, more in runs)
+
+
+_RUN = re.compile(r"([1-9][0-9]{0,18})(?:-([1-9][0-9]{0,4}))?", re.ASCII)
+
+
+def unpacked(text: str) -> list[int]:
+    """The numbers again. Raises InvalidArgument."""
+    out: list[int] = []
+    last = 0
+    for part in text.split("."):
+        run = _RUN.fullmatch(part)
+        more = int(run[2] or 0) if run else 0
+        if run is None or len(out) + 1 + more > MOST_JOBS or last + int(run[1]) + more > MOST_ID:
+            raise InvalidArgument(
+                "jobs", "names no jobs of a page that was shown.", "Load the page again, and press its button."
+            )
+        first = last + int(run[1])
+        out.extend(range(first, first + more + 1))
+        last = out[-1]
+    return out

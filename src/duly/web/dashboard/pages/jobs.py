@@ -1,7 +1,7 @@
 """``/jobs``: finding jobs, and acting on many of them.
 
-Filters are the address of the page, so that a view can be sent to somebody. An act on many is shown first: which jobs, how many; the button says
-what it will do, and does no more than that.
+Filters are the address of the page, so that a view can be sent to somebody. An act on many is shown first: which jobs, how many. The form
+carries their numbers, so that its button reaches these and no other, whatever fits the filter by then.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_text
 from duly.kernel.recurrence.reading import read_duration, read_instant
 from duly.web.api.common import below, page, whose
-from duly.web.dashboard.bulk import WHAT
+from duly.web.dashboard.bulk import MOST_JOBS, WHAT, packed, unpacked
 from duly.web.dashboard.desk import Act, Desk, acts, number, query, sees
 from duly.web.dashboard.words import plural
 
 Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
 Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 
-#: Jobs of a page; how far they are counted; and how many one act reaches at the most.
-LIMIT, CAP, MOST_ACTED = 50, 10_000, 10_000
+#: Jobs of a page; how far they are counted.
+LIMIT, CAP = 50, 10_000
 #: Jobs of each kind that are looked at for the names of their queues.
 KNOWN = 1_000
 #: Jobs that a page which asks before it acts lists.
@@ -142,25 +142,23 @@ def routes(desk: Desk) -> APIRouter:
     @made.get("/jobs/act")
     def ask(request: Request, who: Viewer, given: Given, event: str = "replay", force: str = "") -> Response:
         """What an act on many would do."""
-        asked, again = _asked(given, who, event), bool(force)
-        found = app.jobs.admin.matching(asked.filter, event, MOST_ACTED, again)
+        _event(event)
+        asked, again = _asked(given, who), bool(force)
+        found = app.jobs.admin.matching(asked.filter, event, MOST_JOBS, again)
         sample = app._read(lambda c: app.engine.reader.get_many(c, found[:SAMPLE]))
         return desk.page(
             request, "jobs_act.html", f"{ACTS[event]} jobs", asked=asked, event=event, verb=ACTS[event], force=again, total=len(found),
-            capped=len(found) >= MOST_ACTED, sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
+            capped=len(found) >= MOST_JOBS, jobs=packed(found), sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
             label=f"{ACTS[event]} {plural(len(found), 'job')}", ids=found if "ids" in given else None,
         )  # fmt: skip
 
     @made.post("/jobs/act")
     def act(request: Request, form: Operator) -> Response:
-        event = form.text("event")
-        asked = _asked({name: form.many(name) for name in FIELDS if any(form.many(name))}, form.who, event)
-        most = min(number(form.text("most"), "most"), MOST_ACTED)
-        force = bool(form.text("force"))
-        found = app.jobs.admin.matching(asked.filter, event, most, force)
-        if not found:
-            return desk.done(request, asked.address("/jobs"), f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")  # fmt: skip
-        begun = desk.bulk.begin(form.who.key, form.who.actor, event, found, form.reason, asked.tenant, force, asked.address("/jobs"))  # fmt: skip
+        event, ids, force = _event(form.text("event")), unpacked(form.text("jobs")), bool(form.text("force"))
+        tenant = form.who.tenant
+        if not app.jobs.admin.matching(JobFilter(tenant=tenant, ids=ids), event, 1, force):
+            return desk.done(request, form.back, f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")
+        begun = desk.bulk.begin(form.who.key, form.who.actor, event, ids, form.reason, tenant, force, form.back)
         return RedirectResponse(f"/jobs/acts/{begun.name}", 303)
 
     @made.get("/jobs/acts/{name}")
@@ -177,9 +175,12 @@ def routes(desk: Desk) -> APIRouter:
             return desk.done(request, f"/jobs/acts/{name}", "It had begun already.", "warn")
         return desk.done(request, found.back, "Undone: no job was touched.")
 
-    def _asked(given: dict[str, list[str]], who: Identity, event: str) -> Asked:
+    def _event(event: str) -> str:
         if event not in ACTS:
             raise InvalidArgument("event", f"is {event[:40]!r}.", "Use cancel or replay.")
+        return event
+
+    def _asked(given: dict[str, list[str]], who: Identity) -> Asked:
         asked = Asked(given, who, desk.now())
         if asked.problem:
             raise InvalidArgument("filter", f"cannot be used: {asked.problem}")
