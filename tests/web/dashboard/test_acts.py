@@ -88,7 +88,7 @@ def test_many_are_acted_on_as_the_button_says(person: Callable[..., Person], tow
     assert told(ann, pressed(ann, shown, reason="disk")).startswith(f"{waiting} jobs are cancelled, or asked to stop.")
     assert app.jobs.count(queue="media", status=("queued",)) == 1
     assert ann.act("/jobs/act", event="cancel")[1].startswith("jobs")
-    assert ann.act("/jobs/act", event="cancel", jobs="999999")[1] == "None of them can be cancelled."
+    assert ann.act("/jobs/act", event="cancel", jobs="999999", mark="m")[1] == "None of them can be cancelled."
 
 
 def test_queues_and_the_gate_are_moved(person: Callable[..., Person], town: Town, app: Duly) -> None:

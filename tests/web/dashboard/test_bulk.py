@@ -126,3 +126,32 @@ def test_ten_thousand_numbers_fit_into_a_form() -> None:
 def test_numbers_that_no_page_has_shown_are_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="jobs"):
         unpacked(text)
+
+
+def test_a_button_that_is_pressed_twice_acts_once(person: Callable[..., Person], app: Duly) -> None:
+    ann = person("operator")
+    job = app.enqueue("fold").job.id
+    drain(app)
+    shown = Shown(ann, f"event=replay&ids={job}&force=yes")
+    where = pressed(ann, shown)
+    assert pressed(ann, shown) == where
+    assert told(ann, where) == "1 job is queued again."
+    drain(app)
+    assert pressed(ann, shown) == where  # also when it is long over
+    assert app.jobs.get(job).status == "succeeded"
+    assert pressed(ann, Shown(ann, f"event=replay&ids={job}&force=yes")) != where
+    del shown.fields["mark"]
+    assert said(ann, ann.post("/jobs/act", data=shown.fields)).startswith("mark: is missing")
+
+
+def test_what_was_pressed_twice_and_undone_is_not_done(
+    person: Callable[..., Person], app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 60.0)
+    ann = person("operator")
+    job = app.enqueue("fold").job.id
+    shown = Shown(ann, f"event=cancel&ids={job}")
+    pressed(ann, shown)
+    assert ann.act(f"{pressed(ann, shown)}/undo") == (303, "Undone: no job was touched.")
+    assert "Undone: no job was touched." in told(ann, pressed(ann, shown))
+    assert app.jobs.get(job).status == "queued"

@@ -256,7 +256,7 @@ def test_foreign_things_are_not_acted_on(person: Callable[..., Person], town: To
         ("/schedules/run", {"name": "feeds"}), (f"/automations/{town.automation}/run", {}), (f"/automations/sessions/{town.session}/stop", {}),
     ):  # fmt: skip
         assert theirs.act(path, **fields)[0] == 404, path
-    status, words = theirs.act("/jobs/act", event="cancel", jobs=str(town.queued))
+    status, words = theirs.act("/jobs/act", event="cancel", jobs=str(town.queued), mark="m")
     assert (status, words) == (303, "None of them can be cancelled.")
     assert app.jobs.get(town.queued).status == "queued"
 

@@ -19,6 +19,8 @@ from duly.web.dashboard.words import plural
 
 #: Seconds in which an act can be undone; for how long one that is over is told of; jobs of one step.
 WINDOW, KEPT, STEP = 8.0, 600.0, 200
+#: For how long a button that was pressed is known again.
+PRESSED = 24 * 3600.0
 #: Acts of one process that wait or run at once; jobs of one act.
 MOST = 20
 MOST_JOBS = 10_000
@@ -71,22 +73,32 @@ class BulkActs:
 
     def __init__(self, app: Duly) -> None:
         self._app, self._acts, self._lock = app, dict[str, BulkAct](), threading.Lock()
+        #: The act that each button has begun, by (whose, its mark), and when.
+        self._pressed = dict[tuple[str, str], tuple[str, float]]()
+
+    def pressed(self, owner: str, mark: str) -> str | None:
+        """The name of the act that somebody's button has begun already. The act may be forgotten by now."""
+        found = self._pressed.get((owner, mark))
+        return None if found is None else found[0]
 
     def begin(
-        self, owner: str, actor: str, event: str, ids: Sequence[int], reason: str, tenant: str | None, force: bool, back: str
-    ) -> BulkAct:  # fmt: skip
-        """Plan an act. Raises Busy where too many wait or run."""
+        self, owner: str, actor: str, event: str, ids: Sequence[int], reason: str, tenant: str | None, force: bool, back: str, mark: str
+    ) -> str:  # fmt: skip
+        """Plan an act, once for each ``mark``: pressed again, a button begins nothing. Returns its name. Raises Busy where too many wait or run."""
         made = BulkAct(
             secrets.token_urlsafe(12), owner, actor, event, ids, reason, tenant, force, back, time.monotonic() + WINDOW
         )
         with self._lock:
             now = time.monotonic()
             self._acts = {n: a for n, a in self._acts.items() if a.over_at is None or now - a.over_at < KEPT}
+            self._pressed = {m: p for m, p in self._pressed.items() if now - p[1] < PRESSED}
+            if (owner, mark) in self._pressed:
+                return self._pressed[owner, mark][0]
             if sum(a.over_at is None for a in self._acts.values()) >= MOST:
                 raise Busy
-            self._acts[made.name] = made
+            self._acts[made.name], self._pressed[owner, mark] = made, (made.name, now)
         threading.Thread(target=self._run, args=(made,), name="duly bulk act", daemon=True).start()
-        return made
+        return made.name
 
     def get(self, name: str, owner: str) -> BulkAct:
         """Raises NotFound, also for somebody else's."""

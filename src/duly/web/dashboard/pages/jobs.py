@@ -6,6 +6,7 @@ carries their numbers, so that its button reaches these and no other, whatever f
 
 from __future__ import annotations
 
+import secrets
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
@@ -148,18 +149,21 @@ def routes(desk: Desk) -> APIRouter:
         sample = app._read(lambda c: app.engine.reader.get_many(c, found[:SAMPLE]))
         return desk.page(
             request, "jobs_act.html", f"{ACTS[event]} jobs", asked=asked, event=event, verb=ACTS[event], force=again, total=len(found),
-            capped=len(found) >= MOST_JOBS, jobs=packed(found), sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
+            capped=len(found) >= MOST_JOBS, jobs=packed(found), mark=secrets.token_urlsafe(12), sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
             label=f"{ACTS[event]} {plural(len(found), 'job')}", ids=found if "ids" in given else None,
         )  # fmt: skip
 
     @made.post("/jobs/act")
     def act(request: Request, form: Operator) -> Response:
         event, ids, force = _event(form.text("event")), unpacked(form.text("jobs")), bool(form.text("force"))
-        tenant = form.who.tenant
+        tenant, mark = form.who.tenant, _mark(form.text("mark"))
+        begun = desk.bulk.pressed(form.who.key, mark)
+        if begun is not None:
+            return RedirectResponse(f"/jobs/acts/{begun}", 303)
         if not app.jobs.admin.matching(JobFilter(tenant=tenant, ids=ids), event, 1, force):
             return desk.done(request, form.back, f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")
-        begun = desk.bulk.begin(form.who.key, form.who.actor, event, ids, form.reason, tenant, force, form.back)
-        return RedirectResponse(f"/jobs/acts/{begun.name}", 303)
+        begun = desk.bulk.begin(form.who.key, form.who.actor, event, ids, form.reason, tenant, force, form.back, mark)
+        return RedirectResponse(f"/jobs/acts/{begun}", 303)
 
     @made.get("/jobs/acts/{name}")
     def show(request: Request, who: Viewer, name: str) -> Response:
@@ -174,6 +178,11 @@ def routes(desk: Desk) -> APIRouter:
         if found.state != "undone":
             return desk.done(request, f"/jobs/acts/{name}", "It had begun already.", "warn")
         return desk.done(request, found.back, "Undone: no job was touched.")
+
+    def _mark(mark: str) -> str:
+        if not 1 <= len(mark) <= 50:
+            raise InvalidArgument("mark", "is missing.", "Load the page again, and press its button.")
+        return mark
 
     def _event(event: str) -> str:
         if event not in ACTS:
