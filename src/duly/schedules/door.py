@@ -167,20 +167,30 @@ class Schedules:
         return done
 
     def set(
-        self, spec: Spec, *, actor: str = "code", declared: bool = False, version: int | None = None
+        self,
+        spec: Spec,
+        *,
+        actor: str = "code",
+        declared: bool = False,
+        version: int | None = None,
+        id: int | None = None,
+        reason: str = "",
     ) -> tuple[Schedule, Change]:
         """Make a schedule, or a new version of the one with that name and tenant. Occurrences count from now on.
 
         What the old version had due until now is decided by the old version. A pause stays. ``version``: the one that was looked at, 0 where
-        there was none; where it is another by now, WrongState.
+        there was none; where it is another by now, WrongState. So it is for ``id``, its number: one that was removed and made anew has another.
         """
+        check_text(reason, "reason")
 
         def act(connection: Connection, done: list[Decided]) -> tuple[Schedule, Change]:
             now = self._app.engine.db.present(connection)
             was = self._store.find(connection, spec.name, spec.tenant, lock=True)
             _check_version(spec.name, 0 if was is None else was.version, version)
+            if id is not None and (was is None or was.id != id):
+                raise WrongState(f"schedule {spec.name}", "another one", f"be changed as number {id}")
             if was is None:
-                made = self._store.create(connection, spec, now, _first(spec, now), actor, declared)
+                made = self._store.create(connection, spec, now, _first(spec, now), actor, declared, reason)
                 if made is not None:
                     return made, "created"
                 was = self._store.get(connection, spec.name, spec.tenant, lock=True)
@@ -190,7 +200,9 @@ class Schedules:
                     self._store.note_declared(connection, was, spec)
                 return was, "unchanged"
             self._settle(connection, was, now, done)
-            return self._store.change(connection, was, spec, now, _first(spec, now), now, actor, declared), "changed"
+            return self._store.change(
+                connection, was, spec, now, _first(spec, now), now, actor, declared, reason
+            ), "changed"
 
         schedule, change = self._write(act)
         if change != "unchanged":

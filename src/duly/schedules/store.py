@@ -320,8 +320,8 @@ class ScheduleStore:
     # ------------------------------------------------------------------ definitions
 
     def create(
-        self, connection: Connection, spec: Spec, now: datetime, next_at: datetime | None, actor: str, declared: bool
-    ) -> Schedule | None:
+        self, connection: Connection, spec: Spec, now: datetime, next_at: datetime | None, actor: str, declared: bool, reason: str = "",
+    ) -> Schedule | None:  # fmt: skip
         """Make a schedule; None when somebody else was quicker."""
         values = self._values(spec, next_at) | {
             "tenant": spec.tenant, "name": spec.name, "version": 1, "decided_until": now, "look_at": next_at, "created_at": now,
@@ -333,12 +333,12 @@ class ScheduleStore:
         except IntegrityError:
             return None
         self._keep_version(connection, ident, 1, spec, now, actor)
-        self._audit(connection, actor, CREATED, spec.tenant, ident, {"name": spec.name, "version": 1})
+        self._audit(connection, actor, CREATED, spec.tenant, ident, {"name": spec.name, "version": 1} | _why(reason))
         return self.get(connection, spec.name, spec.tenant)
 
     def change(
         self, connection: Connection, was: Schedule, spec: Spec, now: datetime, next_at: datetime | None, look_at: datetime | None,
-        actor: str, declared: bool,
+        actor: str, declared: bool, reason: str = "",
     ) -> Schedule:  # fmt: skip
         """A new version of a schedule whose row is locked and whose occurrences up to ``now`` are decided."""
         version = was.version + 1
@@ -350,7 +350,9 @@ class ScheduleStore:
             values["declared"] = _digest(spec)
         connection.execute(update(schedules).where(schedules.c.id == was.id).values(**values))
         self._keep_version(connection, was.id, version, spec, now, actor)
-        self._audit(connection, actor, CHANGED, spec.tenant, was.id, {"name": spec.name, "version": version})
+        self._audit(
+            connection, actor, CHANGED, spec.tenant, was.id, {"name": spec.name, "version": version} | _why(reason)
+        )
         return self.get(connection, spec.name, spec.tenant)
 
     def declared(self, connection: Connection, specs: Iterable[Spec]) -> set[tuple[str, str]]:
@@ -584,6 +586,11 @@ def occurrence(row: Any) -> Occurrence:
         row.schedule_id, row.due_at, Status(row.status), row.reason, row.policy, row.acted_at, row.version, Trigger(row.trigger),
         row.job_id, row.start_at, row.release_at, row.tz_version,
     )  # fmt: skip
+
+
+def _why(reason: str) -> dict[str, str]:
+    """Of an act that code does without one, nothing is kept."""
+    return {"reason": reason} if reason else {}
 
 
 def _digest(spec: Spec) -> str:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
+from html import unescape
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from duly import Daily, Duly, Weekly
+from duly import Daily, Duly, Every, Monthly, Weekly
+from duly.kernel.recurrence import Schedule
 from duly.kernel.windows import Window
 from duly.testing import ManualClock
-from web.dashboard.conftest import Person
+from kernel.test_recurrence_forms import schedules
+from web.dashboard.conftest import Person, said
 from web.dashboard.scene import Town
 
 
@@ -18,6 +24,11 @@ from web.dashboard.scene import Town
 def count(app: Duly) -> None:
     @app.task("count")
     def counted(path: str = "", token: str = "") -> None: ...
+
+
+@pytest.fixture
+def ann(person: Callable[..., Person]) -> Person:
+    return person("operator")
 
 
 DAILY = {
@@ -111,9 +122,10 @@ def test_two_who_change_one_schedule_do_not_write_over_each_other(
     # B076: a stale edit is refused
     ann = person("operator")
     ann.act("/schedules/form", **DAILY)
+    number = str(app.schedules.get("books").id)
     assert ann.act("/schedules/form", **DAILY)[0] == 409  # there is one of that name
-    assert ann.act("/schedules/form", **DAILY, version="1", priority="3")[0] == 303
-    status, page = ann.act("/schedules/form", **{**DAILY, "at": "04:00"}, version="1")
+    assert ann.act("/schedules/form", **DAILY, version="1", id=number, priority="3")[0] == 303
+    status, page = ann.act("/schedules/form", **{**DAILY, "at": "04:00"}, version="1", id=number)
     assert status == 409
     assert "Somebody else has changed it" in page
     assert app.schedules.get("books").version == 2
@@ -140,6 +152,101 @@ def test_nonsense_in_an_address_or_a_form_is_a_sentence_and_no_fault(
         status, page = ann.act("/schedules/form", **monthly, day=day)
         assert (status, "day: " in page or "day[" in page) == (422, True)
     for version in ("²", "9" * 5_000):
-        assert ann.act("/schedules/form", **DAILY, version=version)[0] in (409, 422)
+        assert ann.act("/schedules/form", **DAILY, version=version)[0] == 409
     assert ann.act("/schedules/form", version="1")[0] in (409, 422)
     assert "books" not in [s.name for s in app.schedules.all()]
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """The form as a browser sends it, unchanged."""
+    found = page[page.index('action="/schedules/form"') :]
+    found = found[: found.index("</form>")]
+    out = {name: unescape(value) for name, value in re.findall(r'<input[^>]* name="(\w+)" value="([^"]*)"', found)}
+    for name, options in re.findall(r'<select name="(\w+)">(.*?)</select>', found, re.S):
+        out[name] = unescape(re.findall(r'<option value="([^"]*)" selected', options)[0])
+    return {"input": "", **out}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    recurrence=schedules,
+    name=st.sampled_from([" books ", "books", "a'b\"<&>", "бук"]),
+    within=st.sampled_from(["latest", "all", "within(2h)"]),
+    starts=st.none() | st.just(datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+    number=st.sampled_from([2**63, 1, -(2**63)]),
+)
+def test_every_schedule_that_can_be_goes_through_the_form_and_is_as_it_was(
+    ann: Person, app: Duly, recurrence: Schedule, name: str, within: str, starts: datetime | None, number: int
+) -> None:
+    spec = app.schedules.spec(name, recurrence, "elsewhere", {"n": number, "f": 0.1}, catch_up=within, starts_at=starts)
+    app.schedules.set(spec)
+    was = app.schedules.get(name)
+    given = fields_of(ann.get("/schedules/form", params={"name": name}).text)
+    answer = ann.post("/schedules/form", data=given)
+    assert answer.status_code == 303, re.findall(r"banner bad.*?<span>(.*?)</span>", answer.text, re.S)
+    assert "is as it was" in said(ann, answer)
+    # one thing is changed: all others stay
+    assert ann.post("/schedules/form", data={**given, "overlap": "skip"}).status_code == 303
+    now = app.schedules.get(name)
+    assert was.spec is not None
+    assert now.spec is not None
+    assert {**now.spec.to_json(), "overlap": "allow"} == was.spec.to_json()
+    app.schedules.remove(name)
+
+
+@pytest.mark.parametrize(
+    ("recurrence", "field", "text"),
+    [
+        (Every("1h", jitter="10m"), "duration", "1h"), (Every("1h30m", jitter="10m"), "jitter", "10m"), (Every(1.5), "duration", "1.5"),
+        (Monthly([1, 15], "9:00", tz="UTC"), "day", "1, 15"),
+    ],
+)  # fmt: skip
+def test_spans_and_days_stand_in_the_form_as_people_write_them(
+    ann: Person, app: Duly, recurrence: Schedule, field: str, text: str
+) -> None:
+    app.schedules.set(app.schedules.spec("books", recurrence, "count"))
+    given = fields_of(ann.get("/schedules/form", params={"name": "books"}).text)
+    assert given[field] == text
+    assert ann.act("/schedules/form", **{**given, field: {"day": "1, 20"}.get(field, "90")})[0] == 303
+    spec = app.schedules.get("books").spec
+    assert spec is not None
+    assert spec.recurrence.to_json()[field] == ([1, 20] if field == "day" else 90)
+
+
+def test_looking_without_a_script_puts_nothing_into_an_address_and_writes_nothing(
+    person: Callable[..., Person], town: Town, app: Duly
+) -> None:
+    ann = person("operator")
+    page = ann.get("/schedules/form").text
+    assert 'formaction="/schedules/form/look"' in page
+    assert 'formmethod="get"' not in page
+    status, page = ann.act("/schedules/form/look", **DAILY, input='{"token": "typed"}')
+    assert (status, page.count("<tr><td>"), "typed" in page) == (200, 10, True)
+    assert (
+        ann.post("/schedules/form/look", data=DAILY).status_code == 403
+    )  # as with every form: only from a page of ours
+    assert "books" not in [s.name for s in app.schedules.all()]
+
+
+def test_a_form_of_a_schedule_that_was_removed_and_made_anew_changes_nothing(
+    person: Callable[..., Person], town: Town, app: Duly
+) -> None:
+    ann = person("operator")
+    app.schedules.set(app.schedules.spec("books", Daily("09:00", tz="UTC"), "count"))
+    given = fields_of(ann.get("/schedules/form", params={"name": "books"}).text)
+    app.schedules.remove("books")
+    assert ann.act("/schedules/form", **{**given, "at": "12:00"})[0] == 409
+    app.schedules.set(app.schedules.spec("books", Daily("01:00", tz="UTC"), "count"))
+    assert ann.act("/schedules/form", **{**given, "at": "12:00"})[0] == 409
+    assert app.schedules.get("books").version == 1
+
+
+def test_names_that_differ_in_blanks_are_two_schedules(person: Callable[..., Person], town: Town, app: Duly) -> None:
+    ann = person("operator")
+    for name in ("x", " x "):
+        app.schedules.set(app.schedules.spec(name, Daily("09:00", tz="UTC"), "count"))
+    given = fields_of(ann.get("/schedules/form", params={"name": " x "}).text)
+    assert ann.act("/schedules/form", **{**given, "at": "12:00"})[0] == 303
+    assert [app.schedules.get(name).version for name in ("x", " x ")] == [1, 2]
+    assert ann.act("/schedules/pause", name=" x ")[0] == 303
+    assert [app.schedules.get(name).state for name in ("x", " x ")] == ["active", "paused"]

@@ -5,16 +5,18 @@ Nothing is written before it is saved. What is wrong is said beside the form, an
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
-import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
-from duly.kernel.errors import DulyError, InvalidArgument, WrongState
+from duly.jobs.task import Options
+from duly.kernel.errors import DulyError, InvalidArgument, NotFound, WrongState
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import CivilSchedule, schedule_from_json, special_days
 from duly.kernel.recurrence.forms import KINDS
@@ -30,14 +32,16 @@ Named: TypeAlias = Annotated[str, Query(max_length=200)]
 #: Instants to come that are shown, and days of which is told that clocks change.
 COMING, LONGEST_LOOK = 10, 3_660
 #: Fields of a recurrence that are several values with commas between them.
-LISTS = ("at", "days", "dates", "moments")
+LISTS = ("at", "days", "day", "dates", "moments")
+#: Fields of a recurrence that are elapsed time: spans, or seconds.
+SPANS = ("duration", "jitter")
 #: What each kind is called in the form.
 SAID = {
     "cron": "a cron expression", "every": "a fixed interval", "daily": "times of every day", "weekly": "days of the week",
     "monthly": "a day of the month", "yearly": "days of the year", "on_dates": "dates", "moments": "dates with their times", "once": "one instant",
     "rrule": "a rule of RFC 5545",
 }  # fmt: skip
-TRY = "/schedules/form/try"
+TRY, LOOK = "/schedules/form/try", "/schedules/form/look"
 
 
 @dataclass(slots=True)
@@ -57,27 +61,24 @@ def routes(desk: Desk) -> APIRouter:
     def form(request: Request, given: Mapping[str, str], tried: Tried, status: int = 200) -> Response:
         title = f"Change {given.get('name', '')}" if given.get("version") else "New schedule"
         return desk.page(
-            request, "schedule_form.html", title, status, given=given, tried=tried, kinds=SAID, fields=fields(), TRY=TRY,
+            request, "schedule_form.html", title, status, given=given, tried=tried, kinds=SAID, fields=fields(), TRY=TRY, LOOK=LOOK,
             tasks=sorted(app.engine.task_names), queues=sorted({t.queue for t in app.engine.tasks.values()} | {"default"}),
         )  # fmt: skip
 
     @made.get("/schedules/form")
     def show(request: Request, who: Viewer, name: Named = "", tenant: Named = "") -> Response:
         checked_may(who)
-        asked = dict(request.query_params)
-        if name and "kind" not in asked:
-            given = filled(app.schedules.get(check_name(name, "name"), tenant=where(who, tenant, "schedule")))
-        else:  # a new one; or, without scripts, one that is looked at before it is saved
-            given = {
-                "kind": "daily",
-                "at": "09:00",
-                "catch_up": "latest",
-                "overlap": "allow",
-                "blackout": "defer",
-                "tenant": tenant,
-                **asked,
-            }
-        return form(request, given, tried(app, who, given) if "kind" in asked or given.get("version") else Tried())
+        if not name:
+            given = {"kind": "daily", "at": "09:00", "catch_up": "latest", "overlap": "allow", "blackout": "defer", "tenant": tenant}  # fmt: skip
+            return form(request, given, Tried())
+        given = filled(app.schedules.get(check_name(name, "name"), tenant=where(who, tenant, "schedule")))
+        return form(request, given, tried(app, who, given))
+
+    @made.post(LOOK)
+    def look(request: Request, sent: Operator) -> Response:
+        """Without scripts: what it means, before it is saved."""
+        given = read(sent)
+        return form(request, given, tried(app, sent.who, given))
 
     @made.get(TRY)
     def try_out(request: Request, who: Viewer) -> Response:
@@ -85,12 +86,15 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/schedules/form")
     def save(request: Request, sent: Operator) -> Response:
-        given = {name: sent.text(name) for name in sent.fields}
+        given = read(sent)
         version = given.get("version", "")
         try:
-            spec = spec_of(app, sent.who, given, strict=True)
+            was = looked_at(app, sent.who, given)
+            spec = spec_of(app, sent.who, given, was, strict=True)
             app.open()
-            found, change = app.schedules.set(spec, actor=sent.who.actor, version=a_number(version))
+            found, change = app.schedules.set(
+                spec, actor=sent.who.actor, version=was.version if was is not None else 0, id=was.id if was is not None else None
+            )  # fmt: skip
         except WrongState:
             problem = (
                 "Somebody else has changed it since you opened it. Open it again to see what it is now." if version
@@ -111,6 +115,28 @@ def checked_may(who: Identity) -> None:
     checked(who, "schedules", Role.OPERATOR)
 
 
+def read(sent: Act) -> dict[str, str]:
+    """A form's fields without blanks around them, but for those that say which schedule is changed."""
+    exact = ("name", "tenant") if sent.text("version") else ()
+    return {name: check_text(sent.fields[name][-1], name) if name in exact else sent.text(name) for name in sent.fields}
+
+
+def looked_at(app: Duly, who: Identity, given: Mapping[str, str]) -> Schedule | None:
+    """The schedule that a form was opened for; None of a new one. Raises WrongState for one that is another by now."""
+    if not given.get("version"):
+        return None
+    name = given.get("name", "")
+    try:
+        found = app.schedules.get(
+            check_name(name, "name"), tenant=for_whom(who, given.get("tenant") or None, app.settings.tenant)
+        )
+    except NotFound:
+        found = None
+    if found is None or (found.id, found.version) != (a_number(given.get("id", "")), a_number(given["version"])):
+        raise WrongState(f"schedule {name}", "another by now", "be changed by this form")
+    return found
+
+
 def fields() -> dict[str, list[str]]:
     """For each field of a recurrence, the kinds that have it."""
     out: dict[str, list[str]] = {}
@@ -120,61 +146,94 @@ def fields() -> dict[str, list[str]]:
     return out
 
 
-def recurrence_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """The recurrence that a form says, as JSON: what is left blank is left out, and so is what its kind has no field for."""
+def recurrence_of(given: Mapping[str, str], old: Spec | None = None) -> dict[str, Any]:
+    """The recurrence that a form says, as JSON: what is left blank is left out, and so is what its kind has no field for. What stands there
+    as it was shown is what it was, to the last digit."""
     kind = given.get("kind", "")
     _, required, optional = KINDS.get(kind, (None, (), ()))
+    before = {} if old is None else old.recurrence.to_json()
     out: dict[str, Any] = {"kind": kind}
     for name in (*required, *optional):
-        text = "" if name == "name" else given.get(name, "").strip()
-        if text:
-            many = [part.strip() for part in text.split(",") if part.strip()]
-            out[name] = (
-                (many if len(many) > 1 or name in ("dates", "moments") else many[0] if many else "")
-                if name in LISTS
-                else text
-            )
-    if (day := a_number(str(out.get("day", "")))) > 0:
-        out["day"] = day
+        text = given.get(name, "").strip()
+        if name == "name":  # by which H and a spread are chosen: the schedule's own, unless it was given another
+            out |= {"name": before["name"]} if "name" in before else {}
+        elif before.get("kind") == kind and name in before and text == in_a_field(name, before[name]).strip():
+            out[name] = before[name]
+        elif text:
+            out[name] = read_field(name, text)
     return out
 
 
-def spec_of(app: Duly, who: Identity, given: Mapping[str, str], strict: bool) -> Spec:
-    """What a form says. ``strict``: all of it, as it would be saved; otherwise what a preview needs. Raises InvalidArgument."""
+def read_field(name: str, text: str) -> Any:
+    """A field of a recurrence, as JSON."""
+    if name in SPANS:
+        return float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,9})?", text) else text
+    if name not in LISTS:
+        return text
+    many: list[Any] = [part.strip() for part in text.split(",") if part.strip()]
+    if name == "day":
+        many = [number if (number := a_number(part)) > 0 else part for part in many]
+    return many if len(many) > 1 or name in ("dates", "moments") else many[0] if many else ""
+
+
+def spec_of(app: Duly, who: Identity, given: Mapping[str, str], was: Schedule | None, strict: bool) -> Spec:
+    """What a form says. ``was``: what it changes. ``strict``: all of it, as it would be saved; otherwise what a preview needs. Raises
+    InvalidArgument."""
     for name, value in given.items():
         check_text(value, name)
     tenant = for_whom(who, given.get("tenant") or None, app.settings.tenant)
-    recurrence = schedule_from_json(recurrence_of(given), "recurrence")
-    bounds: dict[str, Any] = {
-        name: read_instant(given[name], name) for name in ("starts_at", "ends_at") if given.get(name)
-    }
-    options: dict[str, Any] = {
-        name: given[name] for name in ("catch_up", "overlap", "blackout", "queue") if given.get(name)
-    }
+    old = was.spec if was is not None else None
+    shown = filled(was) if was is not None and old is not None else {}
+
+    def stays(name: str) -> bool:
+        return bool(shown) and given.get(name, "").strip() == shown.get(name, "").strip()
+
+    recurrence = schedule_from_json(recurrence_of(given, old), "recurrence")
+    bounds: dict[str, Any] = {}
+    for name in ("starts_at", "ends_at"):
+        if old is not None and stays(name):
+            bounds[name] = getattr(old, name)
+        elif given.get(name):
+            bounds[name] = read_instant(given[name], name)
+    rules = {name: given[name] for name in ("catch_up", "overlap", "blackout") if given.get(name)}
+    options: dict[str, Any] = {"queue": given["queue"]} if given.get("queue") else {}
+    if old is not None:
+        rules |= {"catch_up": old.policies.catch_up} if stays("catch_up") else {}  # type: ignore[dict-item]
+        options |= {"queue": old.queue} if stays("queue") else {}
     if not strict:
-        policies = Policies(blackout=options.get("blackout", "defer"))
-        return Spec(given.get("name") or "preview", recurrence, "preview", "{}", options.get("queue", "default"), tenant, policies, starts_at=bounds.get("starts_at"), ends_at=bounds.get("ends_at"))  # fmt: skip
+        policies = Policies(blackout=rules.get("blackout", "defer"))  # type: ignore[arg-type]
+        return Spec(given.get("name") or "preview", recurrence, "preview", "{}", options.get("queue", "default"), tenant, policies, **bounds)  # fmt: skip
     for number in ("priority", "max_attempts"):
         if given.get(number):
             options[number] = whole_number(given[number], number)
-    return app.schedules.spec(
-        given.get("name", ""), recurrence, given.get("task", ""), input_of(app, given, tenant), tenant=tenant, **options, **bounds
+    task = old.task if old is not None and stays("task") else given.get("task", "")
+    if old is None or given.get("input") or task != old.task:
+        return app.schedules.spec(given.get("name", ""), recurrence, task, input_of(given, old), tenant=tenant, **options, **rules, **bounds)  # type: ignore[arg-type]  # fmt: skip
+    # Its input is not sent, and is not read again: a task may have changed since, and what databases keep is more than a form can say.
+    usual, known = Options(**options).checked(), app.engine.tasks.get(task)
+    if usual.priority is None:
+        usual = replace(usual, priority=known.priority if known is not None else 0)
+    attempts = old.max_attempts if stays("max_attempts") else usual.max_attempts or app.attempts_of(task)
+    return replace(
+        old, recurrence=recurrence, policies=Policies(**rules), queue=usual.queue or (known.queue if known is not None else "default"),  # type: ignore[arg-type]
+        priority=usual.priority, max_attempts=attempts, starts_at=bounds.get("starts_at"), ends_at=bounds.get("ends_at"),
     )  # fmt: skip
 
 
-def input_of(app: Duly, given: Mapping[str, str], tenant: str) -> dict[str, Any]:
+def input_of(given: Mapping[str, str], old: Spec | None) -> dict[str, Any]:
     """The input that a form says; of a schedule that is changed, the one that it has where the field is blank: a form shows no secrets."""
-    text = given.get("input", "")
-    if not text and given.get("version"):
-        spec = app.schedules.get(given.get("name", ""), tenant=tenant).spec
-        text = "{}" if spec is None else spec.input
+    text = given.get("input", "") or (old.input if old is not None else "{}")
     try:
-        found = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument("input", f"is not JSON: {error}.") from None
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument("input", f"is not JSON: {str(error)[:200]}.") from None
     if not isinstance(found, dict):
         raise InvalidArgument("input", "is no JSON object of argument names to values.")
     return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
 
 
 def a_number(text: str) -> int:
@@ -194,7 +253,7 @@ def whole_number(text: str, field: str) -> int:
 def tried(app: Duly, who: Identity, given: Mapping[str, str]) -> Tried:
     """When it would run, or what is wrong with it."""
     try:
-        spec = spec_of(app, who, given, strict=False)
+        spec = spec_of(app, who, given, _known(app, who, given), strict=False)
         app.open()
         now = app.engine.clock.now()
         coming = app.schedules.preview_of(spec, COMING, since=now)
@@ -208,6 +267,13 @@ def tried(app: Duly, who: Identity, given: Mapping[str, str]) -> Tried:
     return Tried("", when, spec.tz, coming, changes)
 
 
+def _known(app: Duly, who: Identity, given: Mapping[str, str]) -> Schedule | None:
+    try:
+        return looked_at(app, who, given)
+    except WrongState:  # it is said when the form is saved
+        return None
+
+
 def said(error: DulyError) -> str:
     """An error by the names of the form's fields."""
     return str(error).removeprefix("recurrence.")
@@ -215,15 +281,11 @@ def said(error: DulyError) -> str:
 
 def filled(s: Schedule) -> dict[str, str]:
     """A schedule as its form shows it."""
-    given = {"name": s.name, "tenant": s.tenant, "version": str(s.version), "kind": "daily"}
+    given = {"name": s.name, "tenant": s.tenant, "version": str(s.version), "id": str(s.id), "kind": "daily"}
     spec = s.spec
     if spec is None:
         return given
-    given |= {
-        name: in_a_field(value)
-        for name, value in spec.recurrence.to_json().items()
-        if value is not None and name != "name"
-    }
+    given |= {name: in_a_field(name, value) for name, value in spec.recurrence.to_json().items() if value is not None and name != "name"}  # fmt: skip
     given |= {"task": spec.task, "queue": spec.queue, "catch_up": spec.policies.catch_up_text, "overlap": spec.policies.overlap, "blackout": spec.policies.blackout}  # fmt: skip
     given |= {name: at.isoformat() for name in ("starts_at", "ends_at") if (at := getattr(spec, name)) is not None}
     return given | {
@@ -231,5 +293,18 @@ def filled(s: Schedule) -> dict[str, str]:
     }
 
 
-def in_a_field(value: Any) -> str:
+def in_a_field(name: str, value: Any) -> str:
+    if name in SPANS and not isinstance(value, str):
+        return _span(value)
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _span(seconds: float) -> str:
+    """``1h30m``; of a part of a second, its seconds."""
+    if seconds != int(seconds) or seconds == 0:
+        return f"{seconds:g}" if seconds == 0 else str(seconds)
+    left, out = int(seconds), ""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        out += f"{count}{unit}" if count else ""
+    return out

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from duly.accounts.account import Identity, Role
 from duly.jobs.job import Job
 from duly.kernel.errors import DulyError, NotFound
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, check_text
 from duly.schedules.schedule import Occurrence, Schedule
 from duly.web.api.common import whose
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees
@@ -57,7 +57,7 @@ def routes(desk: Desk) -> APIRouter:
         )  # fmt: skip
 
     def done(request: Request, form: Act, name: str, said: str) -> Response:
-        return desk.done(request, query("/schedules/show", name=name, tenant=form.text("tenant")), said)
+        return desk.done(request, query("/schedules/show", name=name, tenant=form.fields.get("tenant", [""])[-1]), said)
 
     @made.post("/schedules/pause")
     def pause(request: Request, form: Operator) -> Response:
@@ -121,4 +121,6 @@ def _known(name: str) -> str:
 
 
 def _of(form: Act) -> tuple[str, str | None]:
-    return _known(form.text("name")), _where(form.who, form.text("tenant"))
+    """(name, tenant) of the schedule that a form is about: to the letter, as blanks are part of a name."""
+    name, tenant = (form.fields.get(field, [""])[-1] for field in ("name", "tenant"))
+    return _known(name), _where(form.who, check_text(tenant, "tenant"))
