@@ -7,14 +7,17 @@ from html.parser import HTMLParser
 from time import sleep
 
 import pytest
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from duly import Duly, PermanentError
+from duly.accounts.door import Accounts
 from duly.kernel.errors import InvalidArgument
 from duly.testing import drain
-from duly.web.dashboard.bulk import packed, unpacked
-from web.dashboard.conftest import Person, said
+from duly.web.dashboard.bulk import BulkActs, packed, unpacked
+from web.dashboard.conftest import PASSWORD, Person, said
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +31,32 @@ def tasks(app: Duly) -> None:
         raise PermanentError("torn")
 
 
+@pytest.fixture(autouse=True)
+def desks(monkeypatch: pytest.MonkeyPatch) -> list[BulkActs]:
+    """The acts of each site that is made."""
+    made: list[BulkActs] = []
+    init = BulkActs.__init__
+
+    def noted(self: BulkActs, *given: object) -> None:
+        init(self, *given)  # type: ignore[arg-type]
+        made.append(self)
+
+    monkeypatch.setattr(BulkActs, "__init__", noted)
+    return made
+
+
+def begin_now(desks: list[BulkActs]) -> None:
+    """Let what waits begin, and wait until it is over."""
+    for act in [one for desk in desks for one in desk._acts.values() if one.over_at is None]:
+        act.undone.set()
+        while act.over_at is None:
+            sleep(0.01)
+
+
 class Shown(HTMLParser):
     """The form of a page that asks before it acts: its fields, and its button."""
 
-    def __init__(self, ann: Person, query: str) -> None:
+    def __init__(self, ann: TestClient, query: str) -> None:
         super().__init__()
         self.fields: dict[str, str] = {}
         self.button, self._in, self._on = "", False, False
@@ -54,14 +79,14 @@ class Shown(HTMLParser):
             self.button += data
 
 
-def pressed(ann: Person, shown: Shown, **more: str) -> str:
+def pressed(ann: TestClient, shown: Shown, **more: str) -> str:
     """Press its button. Returns the page that tells of it."""
     answer = ann.post("/jobs/act", data={**shown.fields, **more})
     assert answer.status_code == 303, answer.text
     return str(answer.headers["location"])
 
 
-def told(ann: Person, where: str) -> str:
+def told(ann: TestClient, where: str) -> str:
     """What the page of an act says when it is over."""
     for _ in range(600):
         page = ann.get(where).text
@@ -155,3 +180,52 @@ def test_what_was_pressed_twice_and_undone_is_not_done(
     assert ann.act(f"{pressed(ann, shown)}/undo") == (303, "Undone: no job was touched.")
     assert "Undone: no job was touched." in told(ann, pressed(ann, shown))
     assert app.jobs.get(job).status == "queued"
+
+
+@pytest.mark.parametrize("change", [{"disabled": True}, {"role": "viewer"}])
+def test_an_act_is_not_done_by_who_may_no_more_when_it_begins(
+    person: Callable[..., Person],
+    app: Duly,
+    desks: list[BulkActs],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, bool | str],
+) -> None:
+    monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 60.0)
+    ann, accounts = person("operator"), Accounts(app)
+    job = app.enqueue("fold").job.id
+    where = pressed(ann, Shown(ann, f"event=cancel&ids={job}"))
+    accounts.change_user("operator0", **change)  # type: ignore[arg-type]
+    begin_now(desks)
+    accounts.change_user("operator0", disabled=False)
+    assert ann.post("/login", data={"name": "operator0", "password": PASSWORD}).status_code == 303
+    assert told(ann, where) == "Nothing was done: user:operator0 may not do this any more."
+    assert app.jobs.get(job).status == "queued"
+
+
+def test_an_act_is_not_done_with_a_token_that_was_taken_back(
+    site: FastAPI, app: Duly, desks: list[BulkActs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = Accounts(app)
+    text, token = accounts.create_token("ci", "operator", scopes=("jobs",))
+    kept, _ = accounts.create_token("other", "operator", scopes=("jobs",))
+    first, second = (app.enqueue("fold", {"n": n}).job.id for n in range(2))
+    with TestClient(site, follow_redirects=False) as client:
+        monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 60.0)
+        for given_, job in ((text, first), (kept, second)):
+            client.headers["Authorization"] = f"Bearer {given_}"
+            pressed(client, Shown(client, f"event=cancel&ids={job}"))
+        accounts.revoke_token(token.id)
+        begin_now(desks)
+    assert (app.jobs.get(first).status, app.jobs.get(second).status) == ("queued", "cancelled")
+
+
+def test_an_act_goes_on_after_who_asked_has_logged_out(
+    person: Callable[..., Person], app: Duly, desks: list[BulkActs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 60.0)
+    ann = person("operator")
+    job = app.enqueue("fold").job.id
+    pressed(ann, Shown(ann, f"event=cancel&ids={job}"))
+    ann.post("/logout", data={"csrf": ann.csrf})
+    begin_now(desks)
+    assert app.jobs.get(job).status == "cancelled"

@@ -10,12 +10,15 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from duly.accounts.account import Forbidden, Identity, Role
+from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.kernel.errors import DulyError, InvalidArgument, NotFound, brief
 from duly.kernel.payload import MOST_ID
 from duly.web.dashboard.words import plural
+from duly.web.gate import LOCAL
 
 #: Seconds in which an act can be undone; for how long one that is over is told of; jobs of one step.
 WINDOW, KEPT, STEP = 8.0, 600.0, 200
@@ -32,13 +35,10 @@ class BulkAct:
     """An act on many, as it stands. ``state``: waits, runs, done, undone, failed. Instants are monotonic seconds."""
 
     name: str
-    #: Whose it is (``Identity.key``), and as it stands in the audit trail.
-    owner: str
-    actor: str
+    who: Identity
     event: str
     ids: Sequence[int]
     reason: str
-    tenant: str | None
     force: bool
     #: The page that leads back.
     back: str
@@ -71,8 +71,9 @@ class BulkAct:
 class BulkActs:
     """The acts of this process."""
 
-    def __init__(self, app: Duly) -> None:
-        self._app, self._acts, self._lock = app, dict[str, BulkAct](), threading.Lock()
+    def __init__(self, app: Duly, accounts: Accounts) -> None:
+        self._app, self._accounts = app, accounts
+        self._acts, self._lock = dict[str, BulkAct](), threading.Lock()
         #: The act that each button has begun, by (whose, its mark), and when.
         self._pressed = dict[tuple[str, str], tuple[str, float]]()
 
@@ -81,29 +82,25 @@ class BulkActs:
         found = self._pressed.get((owner, mark))
         return None if found is None else found[0]
 
-    def begin(
-        self, owner: str, actor: str, event: str, ids: Sequence[int], reason: str, tenant: str | None, force: bool, back: str, mark: str
-    ) -> str:  # fmt: skip
+    def begin(self, who: Identity, event: str, ids: Sequence[int], reason: str, force: bool, back: str, mark: str) -> str:  # fmt: skip
         """Plan an act, once for each ``mark``: pressed again, a button begins nothing. Returns its name. Raises Busy where too many wait or run."""
-        made = BulkAct(
-            secrets.token_urlsafe(12), owner, actor, event, ids, reason, tenant, force, back, time.monotonic() + WINDOW
-        )
+        made = BulkAct(secrets.token_urlsafe(12), who, event, ids, reason, force, back, time.monotonic() + WINDOW)
         with self._lock:
             now = time.monotonic()
             self._acts = {n: a for n, a in self._acts.items() if a.over_at is None or now - a.over_at < KEPT}
             self._pressed = {m: p for m, p in self._pressed.items() if now - p[1] < PRESSED}
-            if (owner, mark) in self._pressed:
-                return self._pressed[owner, mark][0]
+            if (who.key, mark) in self._pressed:
+                return self._pressed[who.key, mark][0]
             if sum(a.over_at is None for a in self._acts.values()) >= MOST:
                 raise Busy
-            self._acts[made.name], self._pressed[owner, mark] = made, (made.name, now)
+            self._acts[made.name], self._pressed[who.key, mark] = made, (made.name, now)
         threading.Thread(target=self._run, args=(made,), name="duly bulk act", daemon=True).start()
         return made.name
 
     def get(self, name: str, owner: str) -> BulkAct:
         """Raises NotFound, also for somebody else's."""
         found = self._acts.get(name)
-        if found is None or found.owner != owner:
+        if found is None or found.who.key != owner:
             raise NotFound("act", name[:40])
         return found
 
@@ -116,6 +113,24 @@ class BulkActs:
         found.undone.set()
         return found
 
+    def _may_still(self, who: Identity) -> bool:
+        """May who has asked still act on jobs? Rights can be taken away while an act waits or runs; a login may end."""
+        if who == LOCAL:
+            return not self._accounts.exist()
+        if who.user is not None:
+            try:
+                user = self._accounts.user(who.user)
+            except NotFound:
+                return False
+            there, role = user.disabled_at is None and who.key == f"user {user.id}", user.role
+        elif who.key.startswith("token "):
+            now = self._app.db.read(self._app.db.present)
+            token = next((one for one in self._accounts.tokens(who.tenant) if who.key == f"token {one.id}"), None)
+            there, role = token is not None and token.state(now) == "active", who.role
+        else:
+            there, role = True, who.role
+        return there and replace(who, role=role).may("jobs", Role.OPERATOR)
+
     def _run(self, act: BulkAct) -> None:
         act.undone.wait(max(0.0, act.begins_at - time.monotonic()))
         with self._lock:
@@ -125,12 +140,16 @@ class BulkActs:
         try:
             for start in range(0, len(act.ids), STEP):
                 part = act.ids[start : start + STEP]
-                bulk = self._app.jobs.admin.act_on(act.event, part, act.actor, act.reason, act.tenant, act.force)
+                if not self._may_still(act.who):
+                    raise Forbidden(f"{act.who.actor} may not do this any more.")
+                bulk = self._app.jobs.admin.act_on(
+                    act.event, part, act.who.actor, act.reason, act.who.tenant, act.force
+                )
                 act.done += len(bulk.done)
                 act.refused.update(bulk.refused)
             act.state = "done"
         except (DulyError, RuntimeError) as error:  # the database went away, or the application was closed
-            act.problem, act.state = brief(error), "failed"
+            act.problem, act.state = str(error) if isinstance(error, Forbidden) else brief(error), "failed"
         finally:
             act.over_at = time.monotonic()
 

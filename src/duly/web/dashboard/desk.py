@@ -74,7 +74,7 @@ class Desk:
 
     def __init__(self, app: Duly, accounts: Accounts) -> None:
         self.app, self.accounts = app, accounts
-        self.bulk = BulkActs(app)
+        self.bulk = BulkActs(app, accounts)
         self.env = jinja2.Environment(
             loader=jinja2.PackageLoader("duly.web.dashboard"), autoescape=True, undefined=jinja2.StrictUndefined,
             trim_blocks=True, lstrip_blocks=True,

@@ -156,13 +156,13 @@ def routes(desk: Desk) -> APIRouter:
     @made.post("/jobs/act")
     def act(request: Request, form: Operator) -> Response:
         event, ids, force = _event(form.text("event")), unpacked(form.text("jobs")), bool(form.text("force"))
-        tenant, mark = form.who.tenant, _mark(form.text("mark"))
+        mark = _mark(form.text("mark"))
         begun = desk.bulk.pressed(form.who.key, mark)
         if begun is not None:
             return RedirectResponse(f"/jobs/acts/{begun}", 303)
-        if not app.jobs.admin.matching(JobFilter(tenant=tenant, ids=ids), event, 1, force):
+        if not app.jobs.admin.matching(JobFilter(tenant=form.who.tenant, ids=ids), event, 1, force):
             return desk.done(request, form.back, f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")
-        begun = desk.bulk.begin(form.who.key, form.who.actor, event, ids, form.reason, tenant, force, form.back, mark)
+        begun = desk.bulk.begin(form.who, event, ids, form.reason, force, form.back, mark)
         return RedirectResponse(f"/jobs/acts/{begun}", 303)
 
     @made.get("/jobs/acts/{name}")
