@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html.parser import HTMLParser
 from time import sleep
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -229,3 +230,25 @@ def test_an_act_goes_on_after_who_asked_has_logged_out(
     ann.post("/logout", data={"csrf": ann.csrf})
     begin_now(desks)
     assert app.jobs.get(job).status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(ValueError("row 7 holds s3cret"), "ValueError."), (InvalidArgument("reason", "is \x1b."), "reason: is \\x1b.")],
+)
+def test_an_act_that_an_error_stops_is_over_and_says_so(
+    person: Callable[..., Person], app: Duly, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    monkeypatch.setattr("duly.web.dashboard.bulk.STEP", 2)
+    ann, admin = person("operator"), type(app.jobs.admin)
+    act_on = admin.act_on
+    jobs = [app.enqueue("fold", {"n": n}).job.id for n in range(3)]
+
+    def breaks(self: Any, event: str, ids: list[int], *given: Any) -> object:
+        if jobs[2] in ids:
+            raise error
+        return act_on(self, event, ids, *given)
+
+    monkeypatch.setattr(admin, "act_on", breaks)
+    shown = Shown(ann, "event=cancel&queue=paper")
+    assert told(ann, pressed(ann, shown)) == f"It came to an end after 2 of 3 jobs: {words}"

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from duly.accounts.account import Forbidden, Identity, Role
 from duly.accounts.door import Accounts
 from duly.app import Duly
-from duly.kernel.errors import DulyError, InvalidArgument, NotFound, brief
+from duly.kernel.errors import DulyError, InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID
+from duly.monitoring.redact import visible
 from duly.web.dashboard.words import plural
 from duly.web.gate import LOCAL
 
@@ -148,8 +149,9 @@ class BulkActs:
                 act.done += len(bulk.done)
                 act.refused.update(bulk.refused)
             act.state = "done"
-        except (DulyError, RuntimeError) as error:  # the database went away, or the application was closed
-            act.problem, act.state = str(error) if isinstance(error, Forbidden) else brief(error), "failed"
+        except Exception as error:  # the database went away, the application was closed, or what nobody has thought of
+            act.problem = visible(str(error)) if isinstance(error, DulyError) else f"{type(error).__name__}."
+            act.state = "failed"
         finally:
             act.over_at = time.monotonic()
 
