@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from time import sleep
 from typing import Any
@@ -33,8 +33,8 @@ def tasks(app: Duly) -> None:
 
 
 @pytest.fixture(autouse=True)
-def desks(monkeypatch: pytest.MonkeyPatch) -> list[BulkActs]:
-    """The acts of each site that is made."""
+def desks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BulkActs]]:
+    """The acts of each site that is made. None waits longer than the test."""
     made: list[BulkActs] = []
     init = BulkActs.__init__
 
@@ -43,7 +43,10 @@ def desks(monkeypatch: pytest.MonkeyPatch) -> list[BulkActs]:
         made.append(self)
 
     monkeypatch.setattr(BulkActs, "__init__", noted)
-    return made
+    yield made
+    for each in made:
+        for act in list(each._acts.values()):
+            each.undo(act.name, act.who.key)
 
 
 def begin_now(desks: list[BulkActs]) -> None:
@@ -252,3 +255,25 @@ def test_an_act_that_an_error_stops_is_over_and_says_so(
     monkeypatch.setattr(admin, "act_on", breaks)
     shown = Shown(ann, "event=cancel&queue=paper")
     assert told(ann, pressed(ann, shown)) == f"It came to an end after 2 of 3 jobs: {words}"
+
+
+def test_acts_of_one_do_not_keep_others_from_acting(
+    person: Callable[..., Person], app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duly.web.dashboard.bulk.WINDOW", 60.0)
+    theirs, ann, ben = person("operator", tenant="acme"), person("operator"), person("operator")
+    asked = "event=cancel&queue=paper"
+    app.enqueue("fold", tenant="acme")
+
+    def refused(who: Person) -> str:
+        answer = who.post("/jobs/act", data=Shown(who, asked).fields)
+        return said(who, answer) if "/acts/" not in answer.headers["location"] else ""
+
+    first = pressed(theirs, Shown(theirs, asked))
+    assert [refused(theirs) for _ in range(4)] == [""] * 4
+    assert refused(theirs) == "5 of your acts on many jobs wait or run already; try again when one of them is over."
+    assert refused(ann) == ""
+    theirs.act(f"{first}/undo")
+    assert refused(theirs) == ""
+    monkeypatch.setattr("duly.web.dashboard.bulk.MOST", 6)
+    assert refused(ben).startswith("6 acts on many jobs wait or run already")

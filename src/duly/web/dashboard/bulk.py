@@ -25,8 +25,8 @@ from duly.web.gate import LOCAL
 WINDOW, KEPT, STEP = 8.0, 600.0, 200
 #: For how long a button that was pressed is known again.
 PRESSED = 24 * 3600.0
-#: Acts of one process that wait or run at once; jobs of one act.
-MOST = 20
+#: Acts that wait or run at once, of one who asks and of one process; jobs of one act.
+EACH, MOST = 5, 50
 MOST_JOBS = 10_000
 WHAT = {"cancel": "cancelled, or asked to stop", "replay": "queued again"}
 
@@ -92,8 +92,11 @@ class BulkActs:
             self._pressed = {m: p for m, p in self._pressed.items() if now - p[1] < PRESSED}
             if (who.key, mark) in self._pressed:
                 return self._pressed[who.key, mark][0]
-            if sum(a.over_at is None for a in self._acts.values()) >= MOST:
-                raise Busy
+            going = [a.who.key for a in self._acts.values() if a.over_at is None]
+            if going.count(who.key) >= EACH:
+                raise Busy(f"{EACH} of your acts")
+            if len(going) >= MOST:
+                raise Busy(f"{MOST} acts")
             self._acts[made.name], self._pressed[who.key, mark] = made, (made.name, now)
         threading.Thread(target=self._run, args=(made,), name="duly bulk act", daemon=True).start()
         return made.name
@@ -159,8 +162,8 @@ class BulkActs:
 class Busy(DulyError):
     """Too many acts wait or run."""
 
-    def __init__(self) -> None:
-        super().__init__(f"{MOST} acts on many jobs wait or run already; try again when one of them is over.")
+    def __init__(self, which: str) -> None:
+        super().__init__(f"{which} on many jobs wait or run already; try again when one of them is over.")
 
 
 def packed(ids: Sequence[int]) -> str:
