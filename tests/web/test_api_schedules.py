@@ -51,7 +51,7 @@ def test_a_schedule_is_made_looked_at_changed_and_removed(operator: TestClient, 
     assert (said["state"], said["overlap"], said["ends_at"], said["input"]) == (
         "active", "skip", "2027-01-01T00:00:00Z", {"name": "Ann"},
     )  # fmt: skip
-    again = operator.put(f"{PATH}/nightly", json=definition(), headers={"If-Match": '"v1"'})
+    again = operator.put(f"{PATH}/nightly?reason=hourly+now", json=definition(), headers={"If-Match": '"v1"'})
     assert (again.status_code, again.headers["etag"], again.json()["version"]) == (200, '"v2"', 2)
     assert operator.get(f"{PATH}/nightly").json() == again.json()
     assert [v["version"] for v in operator.get(f"{PATH}/nightly/versions").json()["versions"]] == [2, 1]
@@ -65,6 +65,7 @@ def test_a_schedule_is_made_looked_at_changed_and_removed(operator: TestClient, 
     problem(operator.delete(f"{PATH}/nightly"), 404)
     assert {who for _, who, _ in trail(app)} == {"token:test 1"}
     assert ("SCHEDULE_REMOVED", "token:test 1", "moved") in trail(app)
+    assert ("SCHEDULE_CHANGED", "token:test 1", "hourly now") in trail(app)
 
 
 def test_an_edit_that_comes_in_between_is_seen_under_the_lock(app: Duly) -> None:

@@ -2768,6 +2768,7 @@ class SchedulesCalls:
         name: str,
         /,
         *,
+        reason: str | None = None,
         tenant: str | None = None,
         if_match: str | None = None,
         if_none_match: str | None = None,
@@ -2778,7 +2779,7 @@ class SchedulesCalls:
             "PUT",
             "/api/v1/schedules/{name}",
             {"name": name},
-            query={"tenant": tenant},
+            query={"reason": reason, "tenant": tenant},
             body=given,
             headers={"if-match": if_match, "if-none-match": if_none_match},
         )

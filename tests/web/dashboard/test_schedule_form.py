@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from duly import Daily, Duly, Every, Monthly, Weekly
+from duly.audit.read import TrailFilter, find
 from duly.kernel.recurrence import Schedule
 from duly.kernel.windows import Window
 from duly.testing import ManualClock
@@ -250,3 +251,16 @@ def test_names_that_differ_in_blanks_are_two_schedules(person: Callable[..., Per
     assert [app.schedules.get(name).version for name in ("x", " x ")] == [1, 2]
     assert ann.act("/schedules/pause", name=" x ")[0] == 303
     assert [app.schedules.get(name).state for name in ("x", " x ")] == ["active", "paused"]
+
+
+def test_why_a_schedule_was_made_or_changed_stands_in_the_audit_trail(
+    person: Callable[..., Person], town: Town, app: Duly
+) -> None:
+    ann = person("operator")
+    assert 'name="reason"' in ann.get("/schedules/form").text
+    ann.act("/schedules/form", **DAILY, reason="the books are kept at night")
+    given = fields_of(ann.get("/schedules/form", params={"name": "books"}).text)
+    ann.act("/schedules/form", **{**given, "at": "04:00", "reason": "not so early"})
+    changed, made = app.db.read(lambda c: find(c, TrailFilter(entity="schedule"), 2))
+    assert (made.action, made.meta["reason"]) == ("SCHEDULE_CREATED", "the books are kept at night")
+    assert (changed.action, changed.meta) == ("SCHEDULE_CHANGED", {"name": "books", "version": 2, "reason": "not so early"})  # fmt: skip

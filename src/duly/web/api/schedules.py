@@ -318,6 +318,7 @@ def routes(app: Duly) -> Any:
         response: Response,
         if_match: IfMatch = None,
         if_none_match: Annotated[Literal["*"] | None, Header(description="Make it only where there is none.")] = None,
+        reason: Annotated[Reason, Query()] = "",
         tenant: TenantIn = None,
     ) -> Schedule:
         """Make a schedule (201), or a new version of the one of that name. What was due until now is decided by its old version."""
@@ -331,7 +332,7 @@ def routes(app: Duly) -> Any:
         )
         version = _looked_at(_version(door, name, at), if_match, if_none_match)
         try:
-            schedule, change = door.set(spec, actor=who.actor, version=version)
+            schedule, change = door.set(spec, actor=who.actor, version=version, reason=reason)
         except WrongState as error:
             raise Stale(str(error)) from None
         response.status_code = 201 if change == "created" else 200

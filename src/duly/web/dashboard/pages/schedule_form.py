@@ -93,7 +93,8 @@ def routes(desk: Desk) -> APIRouter:
             spec = spec_of(app, sent.who, given, was, strict=True)
             app.open()
             found, change = app.schedules.set(
-                spec, actor=sent.who.actor, version=was.version if was is not None else 0, id=was.id if was is not None else None
+                spec, actor=sent.who.actor, version=was.version if was is not None else 0, id=was.id if was is not None else None,
+                reason=sent.reason,
             )  # fmt: skip
         except WrongState:
             problem = (
@@ -211,12 +212,11 @@ def spec_of(app: Duly, who: Identity, given: Mapping[str, str], was: Schedule | 
         return app.schedules.spec(given.get("name", ""), recurrence, task, input_of(given, old), tenant=tenant, **options, **rules, **bounds)  # type: ignore[arg-type]  # fmt: skip
     # Its input is not sent, and is not read again: a task may have changed since, and what databases keep is more than a form can say.
     usual, known = Options(**options).checked(), app.engine.tasks.get(task)
-    if usual.priority is None:
-        usual = replace(usual, priority=known.priority if known is not None else 0)
+    priority = usual.priority if usual.priority is not None else known.priority if known is not None else 0
     attempts = old.max_attempts if stays("max_attempts") else usual.max_attempts or app.attempts_of(task)
     return replace(
         old, recurrence=recurrence, policies=Policies(**rules), queue=usual.queue or (known.queue if known is not None else "default"),  # type: ignore[arg-type]
-        priority=usual.priority, max_attempts=attempts, starts_at=bounds.get("starts_at"), ends_at=bounds.get("ends_at"),
+        priority=priority, max_attempts=attempts, starts_at=bounds.get("starts_at"), ends_at=bounds.get("ends_at"),
     )  # fmt: skip
 
 
