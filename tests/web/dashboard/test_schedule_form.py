@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 from html import unescape
 
 import pytest
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from duly import Daily, Duly, Every, Monthly, Weekly
+from duly.accounts.door import Accounts
 from duly.audit.read import TrailFilter, find
 from duly.kernel.recurrence import Schedule
 from duly.kernel.windows import Window
@@ -264,3 +267,28 @@ def test_why_a_schedule_was_made_or_changed_stands_in_the_audit_trail(
     changed, made = app.db.read(lambda c: find(c, TrailFilter(entity="schedule"), 2))
     assert (made.action, made.meta["reason"]) == ("SCHEDULE_CREATED", "the books are kept at night")
     assert (changed.action, changed.meta) == ("SCHEDULE_CHANGED", {"name": "books", "version": 2, "reason": "not so early"})  # fmt: skip
+
+
+def test_who_belongs_to_a_tenant_is_told_no_names_of_the_whole_system(
+    person: Callable[..., Person], town: Town, app: Duly
+) -> None:
+    theirs, ours = person("operator", tenant="acme"), person("operator")
+    assert '<option value="count">' in ours.get("/schedules/form").text
+    for page in (theirs.get("/schedules/form").text, theirs.act("/schedules/form", **{**DAILY, "at": "x"})[1]):
+        assert '<option value="count">' not in page
+        assert re.findall(r'<datalist id="\w+">(.*?)</datalist>', page, re.S) == re.findall(
+            r'<datalist id="\w+">(.*?)</datalist>', theirs.get("/jobs").text, re.S
+        )
+
+
+def test_names_of_blackouts_are_for_those_who_may_see_queues(site: FastAPI, app: Duly) -> None:
+    app.calendars.set(Window(start="00:00", end="24:00", tz="UTC", name="hushed"))
+    app.schedules.set(app.schedules.spec("books", Daily("09:00", tz="UTC"), "count"))
+    pages = ("/schedules/form/try", "/schedules/form?name=books", "/schedules/show?name=books", "/calendar")
+    for scopes, seen in ((("schedules",), False), (("schedules", "queues"), True)):
+        token, _ = Accounts(app).create_token("-".join(scopes), "operator", scopes=scopes)
+        client = TestClient(site, headers={"Authorization": f"Bearer {token}"})
+        for path in pages:
+            text = client.get(path, params=DAILY if "try" in path else None).text
+            assert "deferred" in text
+            assert ("hushed" in text) is seen, path

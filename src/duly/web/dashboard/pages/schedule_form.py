@@ -25,6 +25,8 @@ from duly.schedules.door import Previewed
 from duly.schedules.schedule import Policies, Schedule, Spec
 from duly.web.api.common import for_whom
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees, where
+from duly.web.dashboard.pages.jobs import names
+from duly.web.dashboard.pages.schedules import as_seen
 
 Viewer: TypeAlias = Annotated[Identity, sees("schedules")]
 Operator: TypeAlias = Annotated[Act, acts("schedules", Role.OPERATOR)]
@@ -58,11 +60,11 @@ class Tried:
 def routes(desk: Desk) -> APIRouter:
     made, app = desk.router(), desk.app
 
-    def form(request: Request, given: Mapping[str, str], tried: Tried, status: int = 200) -> Response:
+    def form(request: Request, who: Identity, given: Mapping[str, str], tried: Tried, status: int = 200) -> Response:
         title = f"Change {given.get('name', '')}" if given.get("version") else "New schedule"
         return desk.page(
             request, "schedule_form.html", title, status, given=given, tried=tried, kinds=SAID, fields=fields(), TRY=TRY, LOOK=LOOK,
-            tasks=sorted(app.engine.task_names), queues=sorted({t.queue for t in app.engine.tasks.values()} | {"default"}),
+            names=names(app, desk, who),
         )  # fmt: skip
 
     @made.get("/schedules/form")
@@ -70,15 +72,15 @@ def routes(desk: Desk) -> APIRouter:
         checked_may(who)
         if not name:
             given = {"kind": "daily", "at": "09:00", "catch_up": "latest", "overlap": "allow", "blackout": "defer", "tenant": tenant}  # fmt: skip
-            return form(request, given, Tried())
+            return form(request, who, given, Tried())
         given = filled(app.schedules.get(check_name(name, "name"), tenant=where(who, tenant, "schedule")))
-        return form(request, given, tried(app, who, given))
+        return form(request, who, given, tried(app, who, given))
 
     @made.post(LOOK)
     def look(request: Request, sent: Operator) -> Response:
         """Without scripts: what it means, before it is saved."""
         given = read(sent)
-        return form(request, given, tried(app, sent.who, given))
+        return form(request, sent.who, given, tried(app, sent.who, given))
 
     @made.get(TRY)
     def try_out(request: Request, who: Viewer) -> Response:
@@ -101,9 +103,9 @@ def routes(desk: Desk) -> APIRouter:
                 "Somebody else has changed it since you opened it. Open it again to see what it is now." if version
                 else f"There is a schedule named {given.get('name')} already. Choose another name, or change that one."
             )  # fmt: skip
-            return form(request, given, Tried(problem), 409)
+            return form(request, sent.who, given, Tried(problem), 409)
         except DulyError as error:
-            return form(request, given, Tried(said(error)), 422)
+            return form(request, sent.who, given, Tried(said(error)), 422)
         said_of = {"created": "is made", "changed": f"has version {found.version} now"}.get(change, "is as it was")
         return desk.done(request, query("/schedules/show", name=found.name, tenant=found.tenant), f"Schedule {found.name} {said_of}.")  # fmt: skip
 
@@ -256,7 +258,7 @@ def tried(app: Duly, who: Identity, given: Mapping[str, str]) -> Tried:
         spec = spec_of(app, who, given, _known(app, who, given), strict=False)
         app.open()
         now = app.engine.clock.now()
-        coming = app.schedules.preview_of(spec, COMING, since=now)
+        coming = as_seen(app.schedules.preview_of(spec, COMING, since=now), who)
         when = spec.recurrence.describe(since=now)
     except DulyError as error:
         return Tried(said(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 
 import orjson
@@ -11,6 +12,7 @@ from duly.accounts.account import Identity, Role
 from duly.jobs.job import Job
 from duly.kernel.errors import DulyError, NotFound
 from duly.kernel.payload import check_name, check_text
+from duly.schedules.door import Previewed
 from duly.schedules.schedule import Occurrence, Schedule
 from duly.web.api.common import whose
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees
@@ -44,7 +46,7 @@ def routes(desk: Desk) -> APIRouter:
         found = app.schedules.get(_known(name), tenant=where)
         problem = ""
         try:
-            coming = app.schedules.preview(name, COMING, tenant=where)
+            coming = as_seen(app.schedules.preview(name, COMING, tenant=where), who)
         except DulyError as error:
             coming, problem = [], str(error)
         ledger = app.schedules.ledger(name, tenant=where, limit=STRIP)
@@ -99,6 +101,13 @@ def address(s: Schedule) -> str:
 def in_words(s: Schedule) -> str:
     """When it runs, in a sentence."""
     return s.spec.recurrence.describe() if s.spec is not None else ""
+
+
+def as_seen(coming: list[Previewed], who: Identity) -> list[Previewed]:
+    """What is to come, as the calendar shows it: which blackouts hold it is for those who may see queues."""
+    return (
+        coming if who.may("queues", Role.VIEWER) else [replace(one, blackout=(), blackout_until=None) for one in coming]
+    )
 
 
 def outcome(one: Occurrence, jobs: dict[int, Job]) -> dict[str, Any]:
