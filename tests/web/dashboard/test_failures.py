@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 from starlette.testclient import TestClient
 
 from duly import Duly, PermanentError
@@ -105,6 +106,21 @@ def test_errors_without_a_class_and_with_endless_ones_have_a_cell_too(broken: Du
     for error, number in ((NO_CLASS, 2), ("E" * 200, 1)):
         assert f"{number} fit" in local.get("/jobs", params={"status": "failed", "error": error, "since": "1h"}).text
     assert "0 fit" in local.get("/jobs", params={"status": "succeeded", "error": NO_CLASS}).text
+
+
+def test_blanks_at_the_edge_of_a_class_are_part_of_it(broken: Duly, local: TestClient) -> None:
+    odd = [" Odd ", "Odd\u2028", "Odd"]
+
+    def damage(connection: Connection) -> None:
+        rows = connection.execute(jobs_done.select().with_only_columns(jobs_done.c.id).order_by(jobs_done.c.id.desc()).limit(3))  # fmt: skip
+        for ident, error in zip(rows.scalars().all(), odd, strict=True):
+            connection.execute(jobs_done.update().where(jobs_done.c.id == ident).values(error={"type": error}))
+
+    broken.db.write(damage)
+    cells = re.findall(r'<a href="(/jobs\?status=failed[^"]*Odd[^"]*since=1h)"', local.get("/failures").text)
+    assert len(cells) == 3
+    for to in cells:
+        assert "1 fit" in local.get(unescape(to)).text, to
 
 
 def test_what_is_no_json_stands_under_no_class(broken: Duly, local: TestClient) -> None:

@@ -70,7 +70,8 @@ class Asked:
             self.filter, self.problem = JobFilter(tenant=self.tenant, ids=()), str(error)
 
     def text(self, name: str) -> str:
-        found = check_text(self.given.get(name, [""])[-1].strip(), name)
+        given = self.given.get(name, [""])[-1]
+        found = check_text(given if name == "error" else given.strip(), name)  # blanks are part of an error's class
         if len(found) > 500:
             raise InvalidArgument(name, "has more than 500 characters.")
         return found
