@@ -197,6 +197,17 @@ def test_members_and_their_channels(rounds: Rounds) -> None:
         {"email": None},
         {"email": "nothing"},
         {"webhook": "ftp://x"},
+        *(
+            {"webhook": url}
+            for url in (
+                "http://[::1",
+                "http://[nothing]/",
+                "https://",
+                "https:///x",
+                "https://h:port/",
+                "https://h:99999/",
+            )
+        ),
         {"channels": ["sms"]},
     ):
         with pytest.raises(InvalidArgument) as told:

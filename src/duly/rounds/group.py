@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name, check_text
@@ -145,13 +146,22 @@ def check_addresses(email: str | None, webhook: str | None, channels: Iterable[C
             raise InvalidArgument("email", "is not an address.", "Write it as name@example.org.")
     if webhook is not None:
         check_name(webhook, "webhook", 2000)
-        if not webhook.startswith(("https://", "http://")):
+        if not _is_url(webhook):
             raise InvalidArgument("webhook", "is not a URL.", "Write one that begins with https://.")
     for channel, address in ((Channel.EMAIL, email), (Channel.WEBHOOK, webhook)):
         if channel in channels and address is None:
             raise InvalidArgument(
                 "channels", f"has {channel.value!r}, and there is no address.", f"Give {channel.value}=."
             )
+
+
+def _is_url(text: str) -> bool:
+    """Does it name a host over HTTP? An address in brackets has to be one, and a port a number."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def check_words(text: object, field: str = "text") -> str:
