@@ -182,6 +182,17 @@ def test_posts_stand_where_they_are_planned_or_went_out(app: Duly, time: ManualC
     assert re.search(r'class="entry" href="/publishing/\d+"', local.get("/calendar?tz=UTC").text)
 
 
+def test_a_post_of_several_lines_is_shown_on_one(app: Duly, time: ManualClock, local: TestClient) -> None:
+    room = Publishing.of(app)
+    room.channel("board", lambda run: run.mark_completed("1"))
+    app.open()
+    room.enqueue("board", {"caption": "We are open.\n\nCome in!"})
+    for path in ("/calendar", "/publishing"):
+        page = local.get(path).text
+        assert "We are open. Come in!" in page
+        assert "\\n" not in page
+
+
 def test_viewers_read_no_captions(person: Callable[..., Person], town: Town) -> None:
     assert "The ferry is late" not in person("viewer").get("/calendar").text
     assert "The ferry is late" in person("operator").get("/calendar").text

@@ -183,9 +183,14 @@ def ledger_mark(s: Schedule, one: Occurrence) -> Mark:
 def post_mark(post: Any, sees: bool) -> Mark:
     """A publication. ``at``: when it is planned for; of one that has begun, when it did."""
     caption = post.payload.get("caption") if sees else None
-    label = f"{post.channel}: {line(caption, 48)}" if isinstance(caption, str) and caption else post.channel
+    label = f"{post.channel}: {line(joined(caption), 48)}" if isinstance(caption, str) and caption else post.channel
     at = post.started_at if post.started_at is not None and str(post.status) != "pending" else post.run_at or post.created_at  # fmt: skip
     return Mark(at, "post", str(post.status), label, f"/publishing/{post.id}", str(post.id), str(post.status))
+
+
+def joined(text: str) -> str:
+    """A text of several lines on one."""
+    return " ".join(text.split())
 
 
 def darks(blackouts: Sequence[Blackout], start: datetime, end: datetime) -> list[Dark]:

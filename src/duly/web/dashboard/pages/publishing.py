@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -36,7 +36,7 @@ def routes(desk: Desk) -> APIRouter:
         kept, following = page(room().list(wanted, LIMIT + 1, below(cursor)), LIMIT, lambda one: one.id)
         given = {"channel": channel, "status": status}
         return desk.page(
-            request, "publishing.html", "Publishing", posts=kept, given=given, statuses=list(Status), channels=_channels(room()), several=mine is None,
+            request, "publishing.html", "Publishing", posts=kept, given=given, statuses=list(Status), channels=_channels(room()), said=_said, several=mine is None,
             following=query("/publishing", **given, cursor=following) if following else None, first=query("/publishing", **given) if cursor else None,
         )  # fmt: skip
 
@@ -55,6 +55,12 @@ def routes(desk: Desk) -> APIRouter:
         return desk.done(request, f"/publishing/{id}", f"Publication {id} is called off, where it is not out yet.")
 
     return made
+
+
+def _said(post: Any) -> Any:
+    """What a post says, its lines joined to one."""
+    found = post.payload.get("caption") or post.payload.get("title") or post.type
+    return " ".join(found.split()) if isinstance(found, str) else found
 
 
 def _channels(room: Publishing) -> list[dict[str, object]]:
