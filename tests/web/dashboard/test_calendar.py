@@ -187,6 +187,7 @@ def test_a_post_of_several_lines_is_shown_on_one(app: Duly, time: ManualClock, l
     room.channel("board", lambda run: run.mark_completed("1"))
     app.open()
     room.enqueue("board", {"caption": "We are open.\n\nCome in!"})
+    drain(app, queues=["board"])
     for path in ("/calendar", "/publishing"):
         page = local.get(path).text
         assert "We are open. Come in!" in page
