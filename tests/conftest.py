@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -84,6 +85,16 @@ def db_url(request: pytest.FixtureRequest) -> str:
     """A migrated database of this test's own; the test runs once on each kind."""
     url: str = request.getfixturevalue({"sqlite": "sqlite_url", "postgres": "pg_url"}[request.param])
     return url
+
+
+@pytest.fixture(autouse=True)
+def no_site_is_remembered() -> Iterator[None]:
+    """FastAPI remembers thousands of functions, and with them the applications of tests that are over: a heap that slows down whoever collects."""
+    yield
+    module = sys.modules.get("fastapi.dependencies.models")
+    for one in vars(module).values() if module else ():
+        if hasattr(one, "cache_clear"):
+            one.cache_clear()
 
 
 @pytest.fixture
