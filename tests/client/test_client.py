@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from duly import Duly
@@ -88,6 +89,65 @@ def test_what_is_refused_is_an_error_with_its_status_field_and_words(duly: Clien
     with pytest.raises(ApiError) as stranger, Client(duly._url, "duly_nonsense") as nobody:
         nobody.me()
     assert stranger.value.status == 401
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_would_lead_to_another_path_is_not_sent(duly: Client, name: str) -> None:
+    duly.rounds.add_group(name="choir", zone="Europe/Paris")
+    for ask in (lambda: duly.rounds.change_member("choir", name, is_active=False), lambda: duly.schedules.show(name)):
+        with pytest.raises(ApiError, match="cannot stand in a path"):
+            ask()
+    assert duly.rounds.group("choir")["is_active"] is True
+
+
+def test_an_answer_that_is_no_problem_of_the_api_is_an_error_all_the_same() -> None:
+    said: list[tuple[int, str, str]] = [
+        (422, '{"errors": null}', ""),
+        (422, '{"errors": [1, {"field": "x"}]}', ""),
+        (503, "<html>", "²"),
+    ]
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        status, body, after = said[0]
+        return httpx2.Response(
+            status, text=body, headers={"retry-after": after} if after.isascii() else {b"retry-after": after.encode()}
+        )
+
+    with Client("http://127.0.0.1:1", http=httpx2.Client(transport=httpx2.MockTransport(answer))) as made:
+        while said:
+            with pytest.raises(ApiError) as error:
+                made.me()
+            assert (error.value.status, error.value.retry_after) == (said[0][0], None)
+            said.pop(0)
+
+
+def test_a_stream_that_ends_is_asked_for_again_after_a_while_and_what_is_none_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("duly.client.client.time.sleep", slept.append)
+    change = 'id: 7\nevent: change\ndata: {"action": "A\u2028B"}\n\n'
+    answers = (
+        [(200, "text/event-stream", change)] * 3
+        + [(502, "text/html", "away")] * 2
+        + [(200, "text/event-stream", change)]
+    )
+    answers += [(200, "text/html", "<html>")] * 5
+    asked: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.headers.get("last-event-id"))
+        status, kind, body = answers.pop(0)
+        return httpx2.Response(status, text=body, headers={"content-type": kind})
+
+    with Client("http://127.0.0.1:1", http=httpx2.Client(transport=httpx2.MockTransport(answer))) as made:
+        seen = []
+        with pytest.raises(ApiError, match="no stream of events"):
+            for one in made.changes():
+                seen.append(one.what["action"])
+    assert seen == ["A\u2028B"] * 4
+    assert asked == [None, *["7"] * 10]
+    assert len(slept) == len(asked) - 1
 
 
 def test_a_stale_edit_is_refused(duly: Client) -> None:

@@ -13,8 +13,10 @@ from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.accounts.door import Accounts, csrf_of
+from duly.audit.read import TrailFilter, find
 from duly.web.app import create
 from duly.web.gate import COOKIE
+from web.hands import problem
 
 JOBS = "/api/v1/jobs"
 WORDS = "a battery of correct horses"
@@ -120,6 +122,26 @@ def test_a_cursor_with_a_nul_is_none_that_was_given_out(client: Callable[..., Te
     from duly.web.api.common import cursor
 
     assert client().get("/api/v1/schedules", params={"cursor": cursor("a\x00", "b")}).status_code == 422
+
+
+@pytest.mark.parametrize("task", ["ROUNDS_OPEN", "PUBLISH", "ig_first_comment", "AI_SESSION", "ROUNDS_NOTIFY_EMAIL"])
+def test_nobody_makes_jobs_of_a_rooms_own_tasks_by_their_names(client: Callable[..., TestClient], task: str) -> None:
+    """What they do may reach other tenants and other areas than those of who asks."""
+    for who in (client("operator", tenant="acme", scopes=("jobs", "schedules")), client("admin")):
+        assert problem(who.post("/api/v1/jobs", json={"task": task}), 422)["field"] == "task"
+        assert problem(who.post("/api/v1/jobs/batch", json={"jobs": [{"task": task}]}), 422)["field"] == "jobs[0].task"
+        recurrence = {"kind": "every", "duration": "1h"}
+        assert (
+            problem(who.put("/api/v1/schedules/mine", json={"task": task, "recurrence": recurrence}), 422)["field"]
+            == "task"
+        )
+
+
+def test_a_tick_of_rounds_by_hand_stands_in_the_trail(client: Callable[..., TestClient], app: Duly) -> None:
+    # T003-i
+    assert client("operator").post("/api/v1/rounds/ticks", json={"kind": "plan"}).status_code == 200
+    (entry,) = app.db.read(lambda c: find(c, TrailFilter(action="ROUNDS_TICKED")))
+    assert (entry.actor, entry.meta) == ("token:test 1", {"kind": "plan"})
 
 
 def test_a_socket_is_refused_and_nothing_falls_over(site: Any) -> None:

@@ -76,12 +76,13 @@ class Executing(Equipment):
 
         def act(c: Connection, passes: bool = True) -> tuple[tuple[Requested, ...], Pass]:
             done, made = Pass(), []
-            self.controller.store.hold_slots(
+            held = self.controller.store.hold_slots(
                 c, lambda: {each.slot for each in self._definitions.triggered(c, event, where)}
             )
             said = event_message(event, text)
-            # under the locks of their slots they stay as they are
             for each in self._definitions.triggered(c, event, where):
+                if each.slot not in held:
+                    continue  # it came after what has happened
                 known = self._find(c, each.id, where, lock=True)
                 try:
                     one = self._request(c, known, ExecutionTrigger.EVENT, (said,), key, done, actor, passes, event)
@@ -141,9 +142,9 @@ class Executing(Equipment):
         for place, name in enumerate(tools):
             check_name(name, f"tools[{place}]")
         if model is not None:
-            check_text(model, "model")
+            check_name(model, "model")
         if provider is not None:
-            self.provider(check_text(provider, "provider"))
+            self.provider(check_name(provider, "provider"))
         options = {"provider": provider, "model": model, "tools": [*tools]}
         where = self._tenant(tenant)
 

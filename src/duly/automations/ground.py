@@ -15,7 +15,7 @@ from duly.automations.host import Host
 from duly.automations.session import Session, SessionEndReason, SessionType, Status, resume_reason
 from duly.jobs.enqueue import NewJob
 from duly.kernel.errors import NotFound
-from duly.kernel.payload import check_id
+from duly.kernel.payload import check_id, check_text
 from duly.storage.database import Database
 
 R = TypeVar("R")
@@ -53,10 +53,13 @@ class Ground:
         return self.controller.definitions
 
     def _tenant(self, tenant: str | None) -> str:
-        return tenant or self._app.settings.tenant
+        return check_text(tenant, "tenant") if tenant else self._app.settings.tenant
 
     def _find(self, c: Connection, automation: int | str, tenant: str | None, lock: bool = False) -> Automation:
+        if tenant is not None:
+            check_text(tenant, "tenant")
         if isinstance(automation, str):
+            check_text(automation, "automation")
             ident = self._definitions.named(c, automation, self._tenant(tenant))
             if ident is None:
                 raise NotFound("automation", repr(automation))

@@ -104,10 +104,11 @@ class SessionStore:
             row = connection.execute(query).one()
         return Slot(*row)
 
-    def hold_slots(self, connection: Connection, wanted: Callable[[], Iterable[str]]) -> None:
+    def hold_slots(self, connection: Connection, wanted: Callable[[], Iterable[str]]) -> set[str]:
         """Lock the slots that ``wanted`` reads, in the order of their names: so of two who need several nobody waits for the other.
 
-        It reads once more when they are locked. Where an automation has moved to another slot in between, all are let go and it begins anew.
+        It reads once more when they are locked. Where an automation has moved to another slot in between, all are let go and it begins anew. Returns the
+        names of those that are locked.
         """
         names = set(wanted())
         while True:
@@ -122,6 +123,7 @@ class SessionStore:
             names = now
         if savepoint is not None:
             savepoint.commit()
+        return names
 
     def slots(self, connection: Connection, tenant: str | None = None) -> list[Slot]:
         """Every slot that is there or that an automation names, by name.

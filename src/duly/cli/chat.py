@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.command import actor, complain
-from duly.kernel.errors import DulyError, WrongState
+from duly.kernel.errors import DulyError, InvalidArgument, WrongState
 from duly.monitoring.redact import visible
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOOK, WAIT = 0.1, 1.0
 #: Seconds after which an answer that nobody works on is told.
 NOBODY = 5.0
+#: Seconds that a second Ctrl-C has to wait for.
+PATIENT = 2.0
 
 
 def talk(made: Automations, text: str | None, options: Mapping[str, Any], is_served: Callable[[], bool]) -> int:
@@ -44,6 +46,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self._came: int | None = None
+        self._at = 0.0
         self._rests = False
         self._before: dict[int, Any] = {}
 
@@ -72,8 +75,9 @@ class _Signals:
 
     def _hear(self, number: int, frame: object) -> None:
         if self._came is None:
-            self._came = number
-        elif number == signal.SIGINT:  # whoever presses Ctrl-C again does not want to wait
+            self._came, self._at = number, time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._at > PATIENT:
+            # whoever presses Ctrl-C again does not want to wait; a key that is held down must not come into the giving back of the slot
             raise KeyboardInterrupt
         if self._rests:
             self._rests = False
@@ -147,7 +151,7 @@ class _Talk:
                 self._ask(text)
             else:
                 for line in self._lines():
-                    if line.strip() and not self._ask(line):
+                    if not self._heard(line):
                         break
         except KeyboardInterrupt:
             click.echo()
@@ -155,6 +159,14 @@ class _Talk:
         finally:
             self._close()
         return 1 if self.failed else 0
+
+    def _heard(self, line: str) -> bool:
+        """Say a line, unless there is nothing in it or it cannot be said. False: the chat is over."""
+        try:
+            return not line.strip() or self._ask(line)
+        except InvalidArgument as error:
+            complain(f"that was not said: {error}")
+            return True
 
     def _lines(self) -> Iterator[str]:
         if self.people:

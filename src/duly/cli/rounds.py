@@ -65,13 +65,13 @@ def _given(**values: Any) -> dict[str, Any]:
 
 @rounds.command()
 @click.argument("kind", type=click.Choice(["plan", "open", "close", "all"]))
-def tick(kind: str) -> None:
+def tick(kind: Any) -> None:
     """Plan, open or close what is due now.
 
     Can be run at any time and as often as one likes, beside workers that do the same. Ends with 1 when a group failed.
     """
     made = _rounds()
-    reports: list[TickReport] = made.tick() if kind == "all" else [getattr(made, kind)()]
+    reports: list[TickReport] = made.tick(kind=None if kind == "all" else kind, actor=actor())
     if state().json:
         show.as_json([{**asdict(r), "per_minute": r.per_minute} for r in reports])
     else:

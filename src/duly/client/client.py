@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -26,8 +26,11 @@ class ApiError(Exception):
         self.status, self.retry_after = status, retry_after
         self.detail = str(problem.get("detail") or problem.get("title") or "no reason was given")
         self.field: str | None = problem.get("field")
+        errors = problem.get("errors")
         self.errors: list[tuple[str, str]] = [
-            (e.get("field", ""), e.get("detail", "")) for e in problem.get("errors", ())
+            (str(e.get("field", "")), str(e.get("detail", "")))
+            for e in (errors if isinstance(errors, list) else ())
+            if isinstance(e, dict)
         ]
         super().__init__(f"{status}: {self.detail}")
 
@@ -42,6 +45,21 @@ class Change:
     kind: str
     what: dict[str, Any]
     id: str | None
+
+
+def _segment(text: str) -> str:
+    """A value as a part of a path. Raises ApiError for ``.`` and ``..``: they mean another path to everything on the way, however they are written."""
+    if text in (".", ".."):
+        raise ApiError(422, {"detail": f"{text!r} cannot stand in a path: ask for it by its number, or in a list."})
+    return quote(text, safe="")
+
+
+def _lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Lines as a stream of events has them: a text may hold other characters that end lines elsewhere."""
+    rest = ""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split("\n")
+        yield from (line.removesuffix("\r") for line in whole)
 
 
 def etag(version: int) -> str:
@@ -111,11 +129,13 @@ class Client(Calls):
                     tries, after = 0, change.id or after
                     if change.kind:
                         yield change
-            except httpx2.HTTPError:
+            except (httpx2.HTTPError, ApiError) as error:
                 tries += 1
-                if tries >= TRIES:
+                # what stands between may be away for a moment, as the server may
+                lasting = isinstance(error, ApiError) and error.status not in (429, 502, 503, 504)
+                if lasting or tries >= TRIES:
                     raise
-                time.sleep(AGAIN)
+            time.sleep(AGAIN)
 
     def _listen(self, query: Mapping[str, Any], after: str | None) -> Iterator[Change]:
         headers = {**self._headers, **({} if after is None else {"Last-Event-ID": after})}
@@ -125,11 +145,13 @@ class Client(Calls):
         with self._http.stream(
             "GET", self._address("/api/v1/events"), params=params, headers=headers, timeout=timeout
         ) as answer:
-            if answer.status_code != HTTPStatus.OK:
+            if answer.status_code != HTTPStatus.OK or "event-stream" not in answer.headers.get("content-type", ""):
                 answer.read()
+                if answer.is_success:
+                    raise ApiError(502, {"detail": "what answers there is no stream of events"})
                 self._said(answer)
             fields: dict[str, str] = {}
-            for line in answer.iter_lines():
+            for line in _lines(answer.iter_text()):
                 if line:
                     name, _, value = line.partition(":")
                     fields[name] = value.removeprefix(" ")
@@ -138,7 +160,7 @@ class Client(Calls):
                 fields = {}
 
     def _address(self, path: str, values: Mapping[str, Any] | None = None) -> str:
-        return self._url + path.format(**{name: quote(str(value), safe="") for name, value in (values or {}).items()})
+        return self._url + path.format(**{name: _segment(str(value)) for name, value in (values or {}).items()})
 
     def _said(self, answer: httpx2.Response) -> Any:
         kind = answer.headers.get("content-type", "").partition(";")[0]
@@ -156,5 +178,7 @@ class Client(Calls):
             problem = {}
         after = answer.headers.get("retry-after", "")
         raise ApiError(
-            answer.status_code, problem if isinstance(problem, dict) else {}, float(after) if after.isdigit() else None
+            answer.status_code,
+            problem if isinstance(problem, dict) else {},
+            float(after) if after.isascii() and after.isdigit() else None,
         )

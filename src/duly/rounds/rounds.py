@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, select
 
+from duly.audit.store import record
 from duly.jobs.host import Host as AnyHost
 from duly.kernel.errors import InvalidArgument, NotFound, brief
 from duly.kernel.localtime import in_utc, zone
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import Cron
 from duly.rounds.group import (
+    TICKED,
     Group,
     Member,
     Prompt,
@@ -147,9 +149,17 @@ class Rounds:
         """Close every open round whose 24 hours are over. As ``plan``."""
         return self._ticks().run("close", now)
 
-    def tick(self, now: datetime | None = None) -> list[TickReport]:
-        """All three, in the order in which they are scheduled."""
-        return [self.close(now), self.plan(now), self.open(now)]
+    def tick(
+        self, now: datetime | None = None, *, kind: Kind | None = None, actor: str | None = None
+    ) -> list[TickReport]:
+        """All three, in the order in which they are scheduled; ``kind``: that one. ``actor``: who does it by hand, for the audit trail (ROUNDS_TICKED)."""
+        if actor is not None:
+            what = {"kind": kind or "all"}
+            self._write(
+                lambda c: record(self._db, c, actor=actor, action=TICKED, entity="rounds", entity_id=0, meta=what)
+            )
+        ticks = {"close": self.close, "plan": self.plan, "open": self.open}
+        return [fn(now) for name, fn in ticks.items() if kind in (None, name)]
 
     def ticks(self, kind: Kind | None = None, limit: int = 100) -> list[Tick]:
         """Passes of the ticks, the newest first, from the ledger (T000-o)."""

@@ -33,6 +33,7 @@ from duly.web.api.common import (
     TenantIn,
     Words,
     below,
+    check_task,
     for_whom,
     page,
     router,
@@ -315,7 +316,7 @@ def _prepared(app: Duly, given: JobIn, who: Identity) -> Any:
         options["run_in"] = timedelta(seconds=given.run_in)
     tenant = for_whom(who, given.tenant, app.settings.tenant)
     app.open()
-    return app.prepare(given.task, given.input, tenant=tenant, **options)
+    return app.prepare(check_task(given.task), given.input, tenant=tenant, **options)
 
 
 def _act(app: Duly, event: str, given: BulkIn, who: Identity) -> Acted:

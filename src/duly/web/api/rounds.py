@@ -369,7 +369,7 @@ def routes(app: Duly) -> Any:
     def tick(given: TickIn, who: Operator) -> Ticks:
         """Plan, open or close what is due now, beside whatever schedules do the same."""
         _sees_all(who)
-        reports = door().tick() if given.kind is None else [getattr(door(), given.kind)()]
+        reports = door().tick(kind=given.kind, actor=who.actor)
         return Ticks(ticks=[Tick(**asdict(one)) for one in reports])
 
     # ------------------------------------------------------------------ rounds

@@ -39,6 +39,7 @@ from duly.web.api.common import (
     Words,
     behind,
     check_tag,
+    check_task,
     cursor,
     for_whom,
     not_given_out,
@@ -328,7 +329,12 @@ def routes(app: Duly) -> Any:
         app.open()
         options = given.model_dump(exclude={"recurrence", "task", "input"}, exclude_none=True)
         spec = door.spec(
-            name, schedule_from_json(given.recurrence, "recurrence"), given.task, given.input, tenant=at, **options
+            name,
+            schedule_from_json(given.recurrence, "recurrence"),
+            check_task(given.task),
+            given.input,
+            tenant=at,
+            **options,
         )
         version = _looked_at(_version(door, name, at), if_match, if_none_match)
         try:

@@ -234,7 +234,7 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/rounds/ticks")
     def tick(request: Request, form: Everywhere) -> Response:
-        reports = room().tick()
+        reports = room().tick(actor=form.who.actor)
         failed = sum(one.failed for one in reports)
         words = {"plan": "planned", "open": "opened", "close": "closed"}
         said = ", ".join(f"{one.done:,} {words[one.kind]}" for one in reports)

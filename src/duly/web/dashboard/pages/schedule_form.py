@@ -23,7 +23,7 @@ from duly.kernel.recurrence.forms import KINDS
 from duly.kernel.recurrence.reading import read_instant
 from duly.schedules.door import Previewed
 from duly.schedules.schedule import Policies, Schedule, Spec
-from duly.web.api.common import for_whom
+from duly.web.api.common import check_task, for_whom
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees, where
 from duly.web.dashboard.pages.jobs import names
 from duly.web.dashboard.pages.schedules import as_seen
@@ -209,7 +209,7 @@ def spec_of(app: Duly, who: Identity, given: Mapping[str, str], was: Schedule | 
     for number in ("priority", "max_attempts"):
         if given.get(number):
             options[number] = whole_number(given[number], number)
-    task = old.task if old is not None and stays("task") else given.get("task", "")
+    task = old.task if old is not None and stays("task") else check_task(given.get("task", ""))
     if old is None or given.get("input") or task != old.task:
         return app.schedules.spec(given.get("name", ""), recurrence, task, input_of(given, old), tenant=tenant, **options, **rules, **bounds)  # type: ignore[arg-type]  # fmt: skip
     # Its input is not sent, and is not read again: a task may have changed since, and what databases keep is more than a form can say.
