@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 import duly
 from cli.hands import SHOP, Run
+from duly import Duly
 from duly.cli.command import hide_passwords
 
 WRONG = [
@@ -108,6 +110,20 @@ def test_a_run_that_ends_by_itself_ends_with_1_where_a_job_failed(on: Run, folde
     said = on("worker", "shop.py", "--until-idle")
     assert (said.code, "1 job failed: duly jobs list --status failed" in said.err) == (1, True)
     assert on("worker", "shop.py", "--until-idle").code == 0  # nothing failed in this one
+
+
+def test_a_job_whose_worker_died_on_its_last_attempt_has_failed_in_the_run_that_finds_it(
+    on: Run, folder: Path, db_url: str
+) -> None:
+    # B082
+    (folder / "shop.py").write_text(SHOP)
+    on("enqueue", "fails", "--app", "shop.py")
+    app = Duly(db_url)
+    lost = "UPDATE jobs SET status = 'running', attempts = 1, worker = 'w', lease_token = 7, started_at = created_at, lease_until = created_at"
+    app.db.write(lambda c: c.execute(text(lost)))
+    app.close()
+    said = on("worker", "shop.py", "--until-idle")
+    assert (said.code, "1 job failed" in said.err) == (1, True), said
 
 
 def test_a_setting_in_the_environment_that_cannot_be_used_names_its_variable(
