@@ -270,6 +270,12 @@ def test_a_catch_up_policy_is_read(given: Any, read: Any) -> None:
     assert read_catch_up(Policies(catch_up=given).catch_up_text) == read
 
 
+@given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=3650)))
+def test_a_catch_up_policy_is_read_back_as_it_was_written(span: timedelta) -> None:
+    # R000-7: rows keep the text; one that was cut to six digits could not be read, and its schedule was broken
+    assert read_catch_up(Policies(catch_up=span).catch_up_text) == span
+
+
 @pytest.mark.parametrize(
     "given",
     [

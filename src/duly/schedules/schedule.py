@@ -104,7 +104,8 @@ class Policies:
     def catch_up_text(self) -> str:
         """``latest``, ``all``, ``none`` or ``within(7200)`` (seconds)."""
         if isinstance(self.catch_up, timedelta):
-            return f"within({self.catch_up.total_seconds():g})"
+            # every digit: it is read back from rows (``:g`` keeps six)
+            return f"within({self.catch_up.total_seconds():f}".rstrip("0").rstrip(".") + ")"
         return self.catch_up
 
 
