@@ -198,9 +198,10 @@ def test_a_plan_with_errors_makes_nothing_unless_somebody_says_why(room: Publish
         room.enqueue_plan(items)
     assert room.list() == []
     made = room.enqueue_plan(items, override="the printer says it is right", actor="ada")
-    assert [actions(room, e.job.id) for e in made] == [[], ["PUBLISH_OVERRIDDEN"]]
+    expected = ["JOB_ENQUEUED", "PUBLISH_OVERRIDDEN"]  # by somebody who has a name
+    assert [actions(room, e.job.id) for e in made] == [expected[:1], expected]
     room.enqueue_plan(items, override="again")
-    assert actions(room, made[1].job.id) == ["PUBLISH_OVERRIDDEN"]
+    assert actions(room, made[1].job.id) == expected
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
@@ -218,7 +219,8 @@ def test_a_single_post_is_checked_as_those_of_a_plan_are(room: Publishing, async
     with pytest.raises(InvalidArgument, match="Say why"):
         ask(override=" ")
     assert room.list() == []
-    assert actions(room, ask(override="the printer says it is right", actor="ada")) == ["PUBLISH_OVERRIDDEN"]
+    made = ask(override="the printer says it is right", actor="ada")
+    assert actions(room, made) == ["JOB_ENQUEUED", "PUBLISH_OVERRIDDEN"]
 
 
 # --- What is runnable ---------------------------------------------------------------------------------------------------

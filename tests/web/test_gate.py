@@ -369,10 +369,10 @@ def test_a_request_whose_twin_is_in_progress_is_told_to_come_back(
     begun, go_on = threading.Event(), threading.Event()
     put = app.enqueue_prepared
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
         begun.set()
         assert go_on.wait(60)
-        return put(*given)
+        return put(*given, **more)
 
     monkeypatch.setattr(app, "enqueue_prepared", slow)
     token, _ = accounts.create_token("ci", "operator")

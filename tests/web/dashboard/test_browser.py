@@ -375,6 +375,27 @@ def test_an_operator_answers_for_a_member_and_votes(browser: Browser, town: Town
     assert browser.complaints() == []
 
 
+def test_the_form_of_a_schedule_shows_what_it_means_while_it_is_typed(
+    browser: Browser, town: Town, album: Path
+) -> None:
+    browser.see("/schedules/form")
+    assert browser.find("[name=at]").is_displayed()
+    assert not browser.find("[name=expression]").is_displayed()
+    browser.find("[name=tz]").send_keys("Europe/Rome")
+    browser.until(lambda: "every day, Rome time" in browser.text())
+    browser.js(
+        "const s = document.querySelector('[name=kind]'); s.value = 'weekly'; s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    browser.until(lambda: "days: is missing" in browser.text())
+    browser.find("[name=days]").send_keys("sat, sun")
+    browser.find("[name=at]").clear()
+    browser.find("[name=at]").send_keys("02:30")
+    browser.until(lambda: "29 March 2026 runs at 03:00" in browser.text())
+    assert "Europe/Rome" in browser.find("#tried th").text
+    assert [*browser.axe(), *browser.complaints()] == []
+    browser.picture(album / "schedule-form-light.webp")
+
+
 def test_a_person_logs_in_acts_and_logs_out(app: Duly, town: Town) -> None:
     Accounts(app).create_user("ann", PASSWORD, "operator")
     for site in serve(create(app)):
@@ -395,24 +416,3 @@ def test_a_person_logs_in_acts_and_logs_out(app: Duly, town: Town) -> None:
             assert made.complaints() == []
         finally:
             made.driver.quit()
-
-
-def test_the_form_of_a_schedule_shows_what_it_means_while_it_is_typed(
-    browser: Browser, town: Town, album: Path
-) -> None:
-    browser.see("/schedules/form")
-    assert browser.find("[name=at]").is_displayed()
-    assert not browser.find("[name=expression]").is_displayed()
-    browser.find("[name=tz]").send_keys("Europe/Rome")
-    browser.until(lambda: "every day, Rome time" in browser.text())
-    browser.js(
-        "const s = document.querySelector('[name=kind]'); s.value = 'weekly'; s.dispatchEvent(new Event('change', {bubbles: true}))"
-    )
-    browser.until(lambda: "days: is missing" in browser.text())
-    browser.find("[name=days]").send_keys("sat, sun")
-    browser.find("[name=at]").clear()
-    browser.find("[name=at]").send_keys("02:30")
-    browser.until(lambda: "29 March 2026 runs at 03:00" in browser.text())
-    assert "Europe/Rome" in browser.find("#tried th").text
-    assert [*browser.axe(), *browser.complaints()] == []
-    browser.picture(album / "schedule-form-light.webp")
