@@ -109,14 +109,12 @@ def _dark(p: Previewed) -> str:
 
 def say_special(spec: Spec, coming: Sequence[Previewed], now: datetime) -> None:
     """Days within the preview on which clocks change and none of its rows can say so: nothing runs on them."""
-    from duly.kernel.recurrence import CivilSchedule, special_days
+    from duly.schedules.door import clock_changes
 
-    if not isinstance(spec.recurrence, CivilSchedule):
-        return
     told = {p.special for p in coming}
-    for day in special_days(spec.recurrence, now, min((coming[-1].due_at - now).days + 1, 3_660)):
-        if day.text not in told:
-            show.say(f"{day.text}.")
+    for day in clock_changes(spec.recurrence, coming, now):
+        if day not in told:
+            show.say(f"{day}.")
 
 
 def previewed_dict(p: Previewed) -> dict[str, Any]:

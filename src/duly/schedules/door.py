@@ -19,6 +19,7 @@ from duly.kernel.localtime import TICK, in_utc, zone
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import CivilSchedule, special_days
 from duly.kernel.recurrence import Schedule as Recurrence
+from duly.kernel.recurrence.special import LONGEST_LOOK
 from duly.kernel.windows import Calendar
 from duly.schedules.plan import Facts, next_planned
 from duly.schedules.schedule import (
@@ -87,6 +88,14 @@ class Previewed:
     blackout_until: datetime | None = None
     #: ``fires``, ``deferred`` or ``skipped``.
     effect: str = "fires"
+
+
+def clock_changes(recurrence: Recurrence, coming: Sequence[Previewed], since: datetime) -> list[str]:
+    """The days from ``since`` (aware) to the last of these instants on which clocks change, in words, whether it runs on them or not."""
+    if not coming or not isinstance(recurrence, CivilSchedule):
+        return []
+    days = min((coming[-1].due_at - since).days + 1, LONGEST_LOOK)
+    return [day.text for day in special_days(recurrence, since, days)]
 
 
 @dataclass(frozen=True, slots=True)

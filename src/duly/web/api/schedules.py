@@ -18,9 +18,9 @@ from duly.app import Duly
 from duly.jobs.job import Job, Status
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.localtime import in_utc, zone
-from duly.kernel.recurrence import CivilSchedule, schedule_from_json, special_days
+from duly.kernel.recurrence import schedule_from_json
 from duly.monitoring.redact import redacted
-from duly.schedules.door import Previewed
+from duly.schedules.door import Previewed, clock_changes
 from duly.schedules.read import latest
 from duly.schedules.schedule import Occurrence as KnownOccurrence
 from duly.schedules.schedule import Policies, Spec
@@ -62,8 +62,6 @@ Recurrence = Annotated[
 ]  # fmt: skip
 #: Ends of paths that are not part of a name.
 VIEWS = ("ledger", "preview", "versions")
-#: The longest stretch of which days are told on which clocks change.
-LONGEST_LOOK = 3_660
 
 
 class Occurrence(BaseModel):
@@ -232,7 +230,7 @@ def routes(app: Duly) -> Any:
             starts_at=given.starts_at, ends_at=given.ends_at,
         )  # fmt: skip
         app.open()
-        since = given.since or app.engine.clock.now()
+        since = given.since or app._read(app.db.present)
         return _preview(spec, door.preview_of(spec, given.n, since=since), since)
 
     @made.get("/schedules/{name:any}/ledger", response_model=Ledger, responses=documented(404))
@@ -264,7 +262,7 @@ def routes(app: Duly) -> Any:
     ) -> Preview:
         """When it runs next, with days on which clocks change, and blackouts."""
         at = whose(who, tenant)
-        begin = since or app.engine.clock.now()
+        begin = since or app._read(app.db.present)
         coming = door.preview(name, n, tenant=at, since=begin)
         spec = door.get(name, tenant=at).spec
         assert spec is not None
@@ -299,7 +297,7 @@ def routes(app: Duly) -> Any:
     def backfill(name: NamePath, given: BackfillIn, who: Operator, tenant: TenantIn = None) -> Backfilled:
         """Fire what was planned in a range of the past and has not fired, each once."""
         done = door.backfill(
-            name, given.start, given.end or app.engine.clock.now(), tenant=whose(who, tenant), actor=who.actor, reason=given.reason,
+            name, given.start, given.end or app._read(app.db.present), tenant=whose(who, tenant), actor=who.actor, reason=given.reason,
             dry_run=given.dry_run,
         )  # fmt: skip
         return Backfilled(fired=list(done.fired), deferred=list(done.deferred), left=list(done.left), dry_run=done.dry_run)  # fmt: skip
@@ -437,12 +435,8 @@ def _occurrence(o: KnownOccurrence, jobs: dict[int, Job]) -> Occurrence:
 
 
 def _preview(spec: Spec, coming: list[Previewed], since: datetime) -> Preview:
-    changes: list[str] = []
-    if coming and isinstance(spec.recurrence, CivilSchedule):
-        days = min((coming[-1].due_at - since).days + 1, LONGEST_LOOK)
-        changes = [day.text for day in special_days(spec.recurrence, since, days)]
     return Preview(
-        when=spec.recurrence.describe(since=since), tz=spec.tz, clock_changes=changes,
+        when=spec.recurrence.describe(since=since), tz=spec.tz, clock_changes=clock_changes(spec.recurrence, coming, since),
         next=[
             Coming(due_at=p.due_at, local=p.local.isoformat() if p.local else None, effect=p.effect, special=p.special, blackout=list(p.blackout),
                    blackout_until=p.blackout_until)

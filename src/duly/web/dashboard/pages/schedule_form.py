@@ -18,10 +18,10 @@ from duly.app import Duly
 from duly.jobs.task import Options
 from duly.kernel.errors import DulyError, InvalidArgument, NotFound, WrongState
 from duly.kernel.payload import check_name, check_text
-from duly.kernel.recurrence import CivilSchedule, schedule_from_json, special_days
+from duly.kernel.recurrence import schedule_from_json
 from duly.kernel.recurrence.forms import KINDS
 from duly.kernel.recurrence.reading import read_instant
-from duly.schedules.door import Previewed
+from duly.schedules.door import Previewed, clock_changes
 from duly.schedules.schedule import Policies, Schedule, Spec
 from duly.web.api.common import check_task, for_whom
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees, where
@@ -31,8 +31,8 @@ from duly.web.dashboard.pages.schedules import as_seen
 Viewer: TypeAlias = Annotated[Identity, sees("schedules")]
 Operator: TypeAlias = Annotated[Act, acts("schedules", Role.OPERATOR)]
 Named: TypeAlias = Annotated[str, Query(max_length=200)]
-#: Instants to come that are shown, and days of which is told that clocks change.
-COMING, LONGEST_LOOK = 10, 3_660
+#: Instants to come that are shown.
+COMING = 10
 #: Fields of a recurrence that are several values with commas between them.
 LISTS = ("at", "days", "day", "dates", "moments")
 #: Fields of a recurrence that are elapsed time: spans, or seconds.
@@ -256,17 +256,12 @@ def tried(app: Duly, who: Identity, given: Mapping[str, str]) -> Tried:
     """When it would run, or what is wrong with it."""
     try:
         spec = spec_of(app, who, given, _known(app, who, given), strict=False)
-        app.open()
-        now = app.engine.clock.now()
+        now = app._read(app.db.present)
         coming = as_seen(app.schedules.preview_of(spec, COMING, since=now), who)
         when = spec.recurrence.describe(since=now)
     except DulyError as error:
         return Tried(said(error))
-    changes: list[str] = []
-    if coming and isinstance(spec.recurrence, CivilSchedule):
-        days = min((coming[-1].due_at - now).days + 1, LONGEST_LOOK)
-        changes = [day.text for day in special_days(spec.recurrence, now, days)]
-    return Tried("", when, spec.tz, coming, changes)
+    return Tried("", when, spec.tz, coming, clock_changes(spec.recurrence, coming, now))
 
 
 def _known(app: Duly, who: Identity, given: Mapping[str, str]) -> Schedule | None:
@@ -304,7 +299,7 @@ def in_a_field(name: str, value: Any) -> str:
 def _span(seconds: float) -> str:
     """``1h30m``; of a part of a second, its seconds."""
     if seconds != int(seconds) or seconds == 0:
-        return f"{seconds:g}" if seconds == 0 else str(seconds)
+        return str(seconds)
     left, out = int(seconds), ""
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         count, left = divmod(left, length)

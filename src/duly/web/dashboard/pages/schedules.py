@@ -10,12 +10,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from duly.accounts.account import Identity, Role
 from duly.jobs.job import Job
-from duly.kernel.errors import DulyError, NotFound
-from duly.kernel.payload import check_name, check_text
+from duly.kernel.errors import DulyError
+from duly.kernel.payload import check_name
 from duly.schedules.door import Previewed
 from duly.schedules.schedule import Occurrence, Schedule
 from duly.web.api.common import whose
-from duly.web.dashboard.desk import Act, Desk, acts, query, sees
+from duly.web.dashboard.desk import Act, Desk, acts, query, sees, where
 from duly.web.dashboard.words import plural
 
 Viewer: TypeAlias = Annotated[Identity, sees("schedules")]
@@ -42,19 +42,19 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.get("/schedules/show")
     def show(request: Request, who: Viewer, name: Named = "", tenant: Named = "") -> Response:
-        where = _where(who, tenant)
-        found = app.schedules.get(_known(name), tenant=where)
+        at = where(who, tenant, "schedule")
+        found = app.schedules.get(_known(name), tenant=at)
         problem = ""
         try:
-            coming = as_seen(app.schedules.preview(name, COMING, tenant=where), who)
+            coming = as_seen(app.schedules.preview(name, COMING, tenant=at), who)
         except DulyError as error:
             coming, problem = [], str(error)
-        ledger = app.schedules.ledger(name, tenant=where, limit=STRIP)
+        ledger = app.schedules.ledger(name, tenant=at, limit=STRIP)
         jobs = jobs_of(ledger)
         strip = [{"o": one, **outcome(one, jobs)} for one in ledger]
         return desk.page(
             request, "schedule.html", f"Schedule {name}", s=found, when=in_words(found), coming=coming, problem=problem or found.error,
-            strip=list(reversed(strip)), rows=strip, versions=app.schedules.versions(name, tenant=where)[:10],
+            strip=list(reversed(strip)), rows=strip, versions=app.schedules.versions(name, tenant=at)[:10],
             input=orjson.loads(found.spec.input) if found.spec else None,
         )  # fmt: skip
 
@@ -63,30 +63,30 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/schedules/pause")
     def pause(request: Request, form: Operator) -> Response:
-        name, where = _of(form)
-        app.schedules.pause(name, form.reason, tenant=where, actor=form.who.actor)
+        name, at = _of(form)
+        app.schedules.pause(name, form.reason, tenant=at, actor=form.who.actor)
         return done(request, form, name, f"Schedule {name} is paused: what falls due is skipped, on record.")
 
     @made.post("/schedules/resume")
     def resume(request: Request, form: Operator) -> Response:
-        name, where = _of(form)
-        app.schedules.resume(name, form.reason, tenant=where, actor=form.who.actor)
+        name, at = _of(form)
+        app.schedules.resume(name, form.reason, tenant=at, actor=form.who.actor)
         return done(request, form, name, f"Schedule {name} fires again from now on.")
 
     @made.post("/schedules/run")
     def run(request: Request, form: Operator) -> Response:
-        name, where = _of(form)
-        made_now = app.schedules.run(name, tenant=where, actor=form.who.actor, reason=form.reason)
+        name, at = _of(form)
+        made_now = app.schedules.run(name, tenant=at, actor=form.who.actor, reason=form.reason)
         return done(request, form, name, f"Schedule {name} was run by hand: job {made_now.job_id}.")
 
     @made.post("/schedules/backfill")
     def backfill(request: Request, form: Operator) -> Response:
         from duly.kernel.recurrence.reading import read_instant
 
-        name, where = _of(form)
+        name, at = _of(form)
         start, end = (read_instant(form.text(field), field) for field in ("start", "end"))
         dry = form.text("what") != "fire"
-        found = app.schedules.backfill(name, start, end, tenant=where, actor=form.who.actor, reason=form.reason, dry_run=dry)  # fmt: skip
+        found = app.schedules.backfill(name, start, end, tenant=at, actor=form.who.actor, reason=form.reason, dry_run=dry)  # fmt: skip
         number = plural(len(found.fired) + len(found.deferred), "occurrence")
         said = f"{number} would fire; {len(found.left)} fired before, or wait." if dry else f"{number} fired, or will one after the other; {len(found.left)} were left."  # fmt: skip
         return done(request, form, name, said)
@@ -118,13 +118,6 @@ def outcome(one: Occurrence, jobs: dict[int, Job]) -> dict[str, Any]:
     return {"at": one.due_at, "word": word, "said": said, "job": job}
 
 
-def _where(who: Identity, tenant: str) -> str | None:
-    """The tenant that is meant. Raises NotFound for another than one's own."""
-    if who.tenant is not None and tenant not in ("", who.tenant):
-        raise NotFound("schedule", tenant)
-    return whose(who, tenant or None)
-
-
 def _known(name: str) -> str:
     return check_name(name, "name")
 
@@ -132,4 +125,4 @@ def _known(name: str) -> str:
 def _of(form: Act) -> tuple[str, str | None]:
     """(name, tenant) of the schedule that a form is about: to the letter, as blanks are part of a name."""
     name, tenant = (form.fields.get(field, [""])[-1] for field in ("name", "tenant"))
-    return _known(name), _where(form.who, check_text(tenant, "tenant"))
+    return _known(name), where(form.who, tenant, "schedule")
