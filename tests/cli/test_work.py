@@ -64,9 +64,9 @@ def test_a_worker_serves_the_queues_it_is_told(run: Run, shop: str) -> None:
 
 
 def test_with_patience_a_worker_waits_for_what_is_due_soon(run: Run, shop: str) -> None:
-    run("enqueue", "hello", '{"name": "Ada"}', "--run-in", "4s")
     run("enqueue", "hello", '{"name": "Bob"}', "--run-in", "1h")
     assert run("worker", shop, "--until-idle", "--json").json["succeeded"] == 0
+    run("enqueue", "hello", '{"name": "Ada"}', "--run-in", "4s")
     assert run("worker", shop, "--until-idle", "--patience", "1min", "--json").json["succeeded"] == 1
 
 
