@@ -15,6 +15,7 @@ Ask for                to get
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"pg_url", "empty_pg_url", "own_postgres"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.postgres)
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays until the end: whoever collects garbage during a test need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from datetime import timedelta
 
@@ -211,3 +212,20 @@ def test_events_tell_a_life_without_a_word_of_its_input(live: Duly) -> None:  # 
         "ValueError",
         2,
     )
+
+
+def test_a_worker_leaves_the_collector_as_it_found_it(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("hello")(lambda: None)
+    thresholds = gc.get_threshold()
+    assert gc.get_freeze_count()  # the suite has set its own things aside: a worker does not undo that
+    app.worker().run(until_idle=True)
+    assert gc.get_freeze_count()
+    gc.unfreeze()
+    try:
+        app.worker().run(until_idle=True)
+        assert not gc.get_freeze_count()
+    finally:
+        gc.freeze()
+    assert gc.get_threshold() == thresholds
+    app.close()

@@ -7,7 +7,6 @@ changes what could be due is followed by a pass over the slots (R001-14). Its pa
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from duly.automations.controller import AI_SESSION, QUEUE
@@ -18,21 +17,22 @@ from duly.automations.executor import Running, run_session
 from duly.automations.host import Host
 from duly.automations.looking import Looking
 from duly.jobs.run import INJECT, Context
+from duly.kernel.owned import OnePer
 
 __all__ = ["WANTED", "Automations", "Requested"]
 
-#: The room of each application. The application holds it; held from here, both would live for ever.
-_made: weakref.WeakKeyDictionary[Any, weakref.ref[Automations]] = weakref.WeakKeyDictionary()
+#: The room of each application, which holds it (``join``).
+_made = OnePer["Automations"]()
 
 
 class Automations(Editing, Looking, Duty):
     """The automations of an application. An application has one: ``Automations(app)`` makes it, and later gives the same one."""
 
     def __new__(cls, app: Host) -> Automations:
-        return _known(app) or super().__new__(cls)
+        return _made.get(app) or super().__new__(cls)
 
     def __init__(self, app: Host) -> None:
-        if _known(app) is self:
+        if _made.get(app) is self:
             return
         super().__init__(app)
 
@@ -43,14 +43,9 @@ class Automations(Editing, Looking, Duty):
         app.task(AI_SESSION, queue=QUEUE, max_attempts=1)(ai_session)
         app.join(self)
         app.events.listen(self._hear)
-        _made[app] = weakref.ref(self)
+        _made.keep(app, self)
 
     @classmethod
     def of(cls, app: Host) -> Automations:
         """The automations of an application, as ``Automations(app)``."""
         return cls(app)
-
-
-def _known(app: Any) -> Automations | None:
-    found = _made.get(app)
-    return None if found is None else found()

@@ -5,7 +5,6 @@ Making one defines the task on queue ``mail``; its success is audited as EMAIL_S
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from duly.jobs.job import Enqueued, Job, Status
 from duly.jobs.run import INJECT, Context
 from duly.kernel.errors import InvalidArgument, PermanentError, Snooze, WrongState, brief
 from duly.kernel.events import Event
+from duly.kernel.owned import OnePer
 from duly.kernel.payload import check_text
 from duly.kernel.verdict import Kind
 from duly.mail import providers
@@ -33,7 +33,7 @@ from duly.settings import Settings
 
 EMAIL_SEND, EMAIL_SENT, QUEUE = "EMAIL_SEND", SENT, "mail"
 
-_made: weakref.WeakKeyDictionary[Any, Mail] = weakref.WeakKeyDictionary()
+_made = OnePer["Mail"]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Mail:
         self.suppressions = Suppressions(app)
         self._define()
         app.events.listen(self._heard)
-        _made[app] = self
+        _made.keep(app, self)
 
     @classmethod
     def of(cls, app: Host) -> Mail:

@@ -7,7 +7,6 @@ the door: ``channels.py``, ``enqueue.py``, ``read.py``, ``admin.py``, ``keep.py`
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
@@ -18,6 +17,7 @@ from duly.jobs.run import INJECT, Context
 from duly.jobs.session import borrowed
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
+from duly.kernel.owned import OnePer
 from duly.kernel.payload import check_name, check_text
 from duly.publishing.admin import PublicationAdmin
 from duly.publishing.attempt import Running
@@ -44,13 +44,8 @@ Batch: TypeAlias = list[Enqueued]
 #: Audit actions: of a publication and of a first comment that is there.
 PUBLISHED, COMMENTED = "PUBLISHED", "FIRST_COMMENT_PUBLISHED"
 
-#: By application. The application keeps its room alive (``join``), and the room its application: held here, neither would ever go.
-_made: weakref.WeakKeyDictionary[Any, weakref.ref[Publishing]] = weakref.WeakKeyDictionary()
-
-
-def _of(app: Host) -> Publishing | None:
-    ref = _made.get(app)
-    return None if ref is None else ref()
+#: The publications of each application, which holds them (``join``).
+_made = OnePer["Publishing"]()
 
 
 class Publishing:
@@ -64,10 +59,10 @@ class Publishing:
 
     def __new__(cls, app: Host) -> Publishing:
         # a second one would have the tasks, and the channels and subscribers of the first would be dead
-        return _of(app) or super().__new__(cls)
+        return _made.get(app) or super().__new__(cls)
 
     def __init__(self, app: Host) -> None:
-        if _of(app) is self:
+        if _made.get(app) is self:
             return
         self._app = app
         self._channels = Channels(app)
@@ -80,7 +75,7 @@ class Publishing:
         self._define()
         app.join(self)
         app.events.listen(self._keeper.heard)
-        _made[app] = weakref.ref(self)
+        _made.keep(app, self)
 
     @classmethod
     def of(cls, app: Host) -> Publishing:

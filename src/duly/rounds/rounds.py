@@ -7,7 +7,6 @@ by themselves. Definitions are checked before they are written. Source: R000, T0
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, time, timedelta
@@ -19,6 +18,7 @@ from duly.audit.store import record
 from duly.jobs.host import Host as AnyHost
 from duly.kernel.errors import InvalidArgument, NotFound, brief
 from duly.kernel.localtime import in_utc, zone
+from duly.kernel.owned import OnePer
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import Cron
 from duly.rounds.group import (
@@ -92,7 +92,7 @@ class Rounds:
         )  # fmt: skip
         self.groups, self.members, self.prompts = Groups(self), Members(self), Prompts(self)
         self._define()
-        _made[app] = self
+        _made.keep(app, self)
 
     @classmethod
     def of(cls, app: Host) -> Rounds:
@@ -295,7 +295,7 @@ class Rounds:
 
 
 #: The rounds of each application, for those who come with the application only (the command line).
-_made: weakref.WeakKeyDictionary[Any, Rounds] = weakref.WeakKeyDictionary()
+_made = OnePer[Rounds]()
 
 
 class Groups:

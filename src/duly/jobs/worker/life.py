@@ -274,14 +274,17 @@ def _patient_collector() -> Iterator[None]:
     """Let the garbage collector look less often while a worker owns the process.
 
     A worker makes some dozen short-lived objects per job, none of them in a circle; at Python's default of a look every
-    700 objects the collector took a third of the loop's time (measured). What was there before is set aside meanwhile.
+    700 objects the collector took a third of the loop's time (measured). What was there before is set aside meanwhile,
+    but where the program has done so itself (``gc.freeze``), and wants it to stay so.
     """
-    before = gc.get_threshold()
+    before, ours = gc.get_threshold(), gc.get_freeze_count() == 0
     gc.collect()
-    gc.freeze()
+    if ours:
+        gc.freeze()
     gc.set_threshold(max(before[0], 20_000), max(before[1], 20), before[2])
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if ours:
+            gc.unfreeze()
