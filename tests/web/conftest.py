@@ -17,6 +17,7 @@ from duly import Duly
 from duly.accounts.door import Accounts
 from duly.testing import ManualClock
 from duly.web.app import create
+from duly.web.bulk import BulkActs
 from served import served
 
 NOW = datetime(2026, 3, 27, 9, tzinfo=UTC)
@@ -48,6 +49,24 @@ def accounts(app: Duly) -> Accounts:
 def site(app: Duly) -> FastAPI:
     """The whole application over HTTP; it asks everybody for a token."""
     return create(app)
+
+
+@pytest.fixture(autouse=True)
+def desks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BulkActs]]:
+    """The acts on many of each site that is made. None waits longer than the test."""
+    made: list[BulkActs] = []
+    init = BulkActs.__init__
+
+    def noted(self: BulkActs, *given: object) -> None:
+        init(self, *given)  # type: ignore[arg-type]
+        made.append(self)
+
+    monkeypatch.setattr(BulkActs, "__init__", noted)
+    yield made
+    for each in made:
+        for act in list(each._acts.values()):
+            act.state = "undone" if act.state == "waits" else act.state
+            act.undone.set()
 
 
 class Caller(Protocol):

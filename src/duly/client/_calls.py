@@ -325,6 +325,20 @@ class EntryPage(TypedDict):
     next: str | None
 
 
+class FilterIn(TypedDict):
+    """Which publications. Everything given must hold, and something besides the status must be given."""
+
+    channel: NotRequired[str | None]
+    status: NotRequired[list[Literal["pending", "running", "completed", "failed"]]]
+    type: NotRequired[Literal["publish", "ig_first_comment"] | None]
+    idempotency_key: NotRequired[str | None]
+    remote_id: NotRequired[str | None]
+    parent_id: NotRequired[int | None]
+    run_from: NotRequired[str | None]
+    run_until: NotRequired[str | None]
+    ids: NotRequired[list[int]]
+
+
 class Finding(TypedDict):
     severity: Literal["error", "warning", "hint"]
     field: str
@@ -460,6 +474,7 @@ class JobsBulkIn(TypedDict):
     limit: NotRequired[int]
     force: NotRequired[bool]
     dry_run: NotRequired[bool]
+    undo_seconds: NotRequired[int]
 
 
 class JobsCondition(TypedDict):
@@ -815,6 +830,25 @@ class PauseIn(TypedDict):
     span: NotRequired[float | None]
 
 
+class PlannedAct(TypedDict):
+    """An act on many jobs that can be undone until it begins. It is there for who asked for it, in the process that was asked."""
+
+    id: str
+    event: Literal["cancel", "replay"]
+    state: Literal["waits", "runs", "done", "undone", "failed"]
+    count: int
+    begins_at: str
+    done: int
+    refused: dict[str, Any]
+    problem: str | None
+    reason: str
+
+
+class PlannedActs(TypedDict):
+    acts: list[PlannedAct]
+    next: str | None
+
+
 class PostIn(TypedDict):
     """What is to be published; at least one of caption, title, link and assets."""
 
@@ -875,23 +909,9 @@ class PromptsIn(TypedDict):
 
 
 class PublishingBulkIn(TypedDict):
-    filter: PublishingFilterIn
+    filter: FilterIn
     reason: NotRequired[str]
     limit: NotRequired[int]
-
-
-class PublishingFilterIn(TypedDict):
-    """Which publications. Everything given must hold, and something besides the status must be given."""
-
-    channel: NotRequired[str | None]
-    status: NotRequired[list[Literal["pending", "running", "completed", "failed"]]]
-    type: NotRequired[Literal["publish", "ig_first_comment"] | None]
-    idempotency_key: NotRequired[str | None]
-    remote_id: NotRequired[str | None]
-    parent_id: NotRequired[int | None]
-    run_from: NotRequired[str | None]
-    run_until: NotRequired[str | None]
-    ids: NotRequired[list[int]]
 
 
 class PublishingJob(TypedDict):
@@ -2066,6 +2086,43 @@ class JobsCalls:
     def __init__(self, send: Send) -> None:
         self._send = send
 
+    def cancel_many(self, *, idempotency_key: str | None = None, **given: Unpack[JobsBulkIn]) -> Acted | PlannedAct:
+        """Cancel the jobs that fit a filter. With `undo_seconds`, 202 with an act that begins later and can be undone until then."""
+        found: Acted | PlannedAct = self._send(
+            "POST", "/api/v1/jobs/cancel", body=given, headers={"idempotency-key": idempotency_key}
+        )
+        return found
+
+    def replay_many(self, *, idempotency_key: str | None = None, **given: Unpack[JobsBulkIn]) -> Acted | PlannedAct:
+        """Replay the ended jobs that fit a filter. With `undo_seconds`, 202 with an act that begins later and can be undone until then."""
+        found: Acted | PlannedAct = self._send(
+            "POST", "/api/v1/jobs/replay", body=given, headers={"idempotency-key": idempotency_key}
+        )
+        return found
+
+    def acts(self, *, limit: int | None = None, cursor: str | None = None) -> PlannedActs:
+        """Your own acts on many jobs, the newest first: those that wait or run, and for ten minutes those that are over, twenty at the most.
+        They are known to the process that was asked, and to no other."""
+        found: PlannedActs = self._send("GET", "/api/v1/jobs/acts", query={"limit": limit, "cursor": cursor})
+        return found
+
+    def act(self, act: str, /) -> PlannedAct:
+        """How far an act of yours on many jobs is. 404 for somebody else's, and ten minutes after it was over. It lives in the process that
+        was asked: where that ends before it has begun, nothing is done; what it has done by then stays done."""
+        found: PlannedAct = self._send("GET", "/api/v1/jobs/acts/{act}", {"act": act})
+        return found
+
+    def undo(self, act: str, /, *, idempotency_key: str | None = None, **given: Unpack[Act]) -> PlannedAct:
+        """Have an act not done. No job is touched then. One that is undone stays so; 409 where it has begun, or is over."""
+        found: PlannedAct = self._send(
+            "POST",
+            "/api/v1/jobs/acts/{act}/undo",
+            {"act": act},
+            body=given or None,
+            headers={"idempotency-key": idempotency_key},
+        )
+        return found
+
     def enqueue(self, *, idempotency_key: str | None = None, **given: Unpack[JobsJobIn]) -> JobsMade:
         """Enqueue a job. 201 when it was made; 200 with the job that has the key when it was there already."""
         found: JobsMade = self._send("POST", "/api/v1/jobs", body=given, headers={"idempotency-key": idempotency_key})
@@ -2154,20 +2211,6 @@ class JobsCalls:
             {"id": id},
             body=given or None,
             headers={"idempotency-key": idempotency_key},
-        )
-        return found
-
-    def cancel_many(self, *, idempotency_key: str | None = None, **given: Unpack[JobsBulkIn]) -> Acted:
-        """Cancel the jobs that fit a filter."""
-        found: Acted = self._send(
-            "POST", "/api/v1/jobs/cancel", body=given, headers={"idempotency-key": idempotency_key}
-        )
-        return found
-
-    def replay_many(self, *, idempotency_key: str | None = None, **given: Unpack[JobsBulkIn]) -> Acted:
-        """Replay the ended jobs that fit a filter."""
-        found: Acted = self._send(
-            "POST", "/api/v1/jobs/replay", body=given, headers={"idempotency-key": idempotency_key}
         )
         return found
 

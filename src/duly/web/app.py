@@ -17,7 +17,8 @@ from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.idempotency.http import IdempotencyMiddleware
 from duly.kernel.errors import InvalidArgument
-from duly.web.api import ROUTERS
+from duly.web.api import ROUTERS, bulk
+from duly.web.bulk import BulkActs
 from duly.web.dashboard import mount
 from duly.web.gate import Gate, path_of
 from duly.web.identity import checked, identity_of
@@ -43,13 +44,15 @@ def create(
     accounts = Accounts(app)
     made = FastAPI(title="Duly", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
     bearer = [Security(HTTPBearer(auto_error=False))]
+    acts = BulkActs(app, accounts)
+    made.include_router(bulk.routes(app, acts), dependencies=bearer)  # before /jobs/{id}
     for routes in ROUTERS:
         made.include_router(routes(app), dependencies=bearer)
     published = tenant or app.settings.tenant
     made.include_router(
         router(app, tenant=tenant), dependencies=[*bearer, Depends(_publishes(published))], responses=documented(401, 403, 413)
     )  # fmt: skip
-    mount(made, app, accounts)
+    mount(made, app, accounts, acts)
     made.add_exception_handler(HTTPException, _told)
     made.add_middleware(Once, store=lambda: app.reservations, name="api", tenant=_tenant_of, identity=_caller_of)  # type: ignore[arg-type]  # what it returns is an application, whatever its class
     most = most or 4 * app.settings.max_payload

@@ -34,6 +34,13 @@ class Stale(DulyError):
     """A change of something that somebody else has changed meanwhile."""
 
 
+class Busy(DulyError):
+    """Too many acts wait or run."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__(f"{which} on many jobs wait or run already; try again when one of them is over.")
+
+
 class Fault(BaseModel):
     """One thing that is wrong."""
 
@@ -106,6 +113,8 @@ def of_error(error: DulyError) -> ProblemResponse:
         return problem(403, str(error))
     if isinstance(error, Throttled):
         return problem(429, str(error), headers={"Retry-After": str(max(1, round(error.after)))})
+    if isinstance(error, Busy):
+        return problem(429, str(error), headers={"Retry-After": "5"})
     if isinstance(error, Stale):
         return problem(412, str(error))
     if isinstance(error, WrongState | KeyConflict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from time import sleep
 from typing import Any
@@ -17,8 +17,10 @@ from duly import Duly, PermanentError
 from duly.accounts.door import Accounts
 from duly.kernel.errors import InvalidArgument
 from duly.testing import drain
-from duly.web.dashboard.bulk import BulkActs, packed, unpacked
+from duly.web.bulk import BulkActs
+from duly.web.dashboard.bulk import packed, unpacked
 from web.dashboard.conftest import PASSWORD, Person, said
+from web.hands import begin_now
 
 
 @pytest.fixture(autouse=True)
@@ -30,31 +32,6 @@ def tasks(app: Duly) -> None:
     @app.task("tear", queue="paper")
     def tear(n: int = 0) -> None:
         raise PermanentError("torn")
-
-
-@pytest.fixture(autouse=True)
-def desks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BulkActs]]:
-    """The acts of each site that is made. None waits longer than the test."""
-    made: list[BulkActs] = []
-    init = BulkActs.__init__
-
-    def noted(self: BulkActs, *given: object) -> None:
-        init(self, *given)  # type: ignore[arg-type]
-        made.append(self)
-
-    monkeypatch.setattr(BulkActs, "__init__", noted)
-    yield made
-    for each in made:
-        for act in list(each._acts.values()):
-            each.undo(act.name, act.who.key)
-
-
-def begin_now(desks: list[BulkActs]) -> None:
-    """Let what waits begin, and wait until it is over."""
-    for act in [one for desk in desks for one in desk._acts.values() if one.over_at is None]:
-        act.undone.set()
-        while act.over_at is None:
-            sleep(0.01)
 
 
 class Shown(HTMLParser):
@@ -242,7 +219,7 @@ def test_an_act_goes_on_after_who_asked_has_logged_out(
 def test_an_act_that_an_error_stops_is_over_and_says_so(
     person: Callable[..., Person], app: Duly, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
-    monkeypatch.setattr("duly.web.dashboard.bulk.STEP", 2)
+    monkeypatch.setattr("duly.web.bulk.STEP", 2)
     ann, admin = person("operator"), type(app.jobs.admin)
     act_on = admin.act_on
     jobs = [app.enqueue("fold", {"n": n}).job.id for n in range(3)]
@@ -275,5 +252,5 @@ def test_acts_of_one_do_not_keep_others_from_acting(
     assert refused(ann) == ""
     theirs.act(f"{first}/undo")
     assert refused(theirs) == ""
-    monkeypatch.setattr("duly.web.dashboard.bulk.MOST", 6)
+    monkeypatch.setattr("duly.web.bulk.MOST", 6)
     assert refused(ben).startswith("6 acts on many jobs wait or run already")

@@ -1,4 +1,4 @@
-"""``/api/v1``: every room over REST. One file a room; ``common.py`` is what they share."""
+"""``/api/v1``: every room over REST. One file a room, and ``bulk.py`` for acts on many jobs; ``common.py`` is what they share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from duly.app import Duly
 from duly.web.api import accounts, automations, events, jobs, outbox, queues, rounds, schedules, system, workflows
 
-#: The routers, in the order of the description.
+#: The routers, in the order of the description, behind that of ``bulk.py``.
 ROUTERS: tuple[Callable[[Duly], Any], ...] = (
     jobs.routes,
     queues.routes,

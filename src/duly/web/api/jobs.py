@@ -1,4 +1,4 @@
-"""``/api/v1/jobs``: making jobs, finding them, seeing why one does not run, and acting on one or many.
+"""``/api/v1/jobs``: making jobs, finding them, seeing why one does not run, and acting on one. On many: ``bulk.py``.
 
 Words at this door are those of the jobs room: ``task``, ``queue``, ``status``, ``attempts``. Source: R003, B080.
 """
@@ -23,12 +23,10 @@ from duly.web.api.common import (
     Act,
     Cursor,
     Ident,
-    IdentIn,
     Instant,
     InstantIn,
     Limit,
     Name,
-    Reason,
     Strict,
     TenantIn,
     Words,
@@ -45,8 +43,8 @@ from duly.web.problems import documented
 Viewer: TypeAlias = Annotated[Identity, needs("jobs")]
 Operator: TypeAlias = Annotated[Identity, needs("jobs", Role.OPERATOR)]
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-#: Jobs that one request makes at the most, and that one bulk act reaches at the most.
-MOST_MADE, MOST_ACTED = 1_000, 10_000
+#: Jobs that one request makes at the most; how far they are counted.
+MOST_MADE, CAP = 1_000, 10_000
 
 
 class Job(BaseModel):
@@ -149,34 +147,6 @@ class Why(BaseModel):
     checks: list[Condition]
 
 
-class FilterIn(Strict):
-    """Which jobs. Everything given must hold, and something besides the status must be given."""
-
-    status: list[Status] = Field(default=[])
-    queue: Name | None = None
-    task: Name | None = None
-    key: Words | None = None
-    parent_id: IdentIn | None = None
-    since: InstantIn | None = None
-    before: InstantIn | None = None
-    ids: list[IdentIn] = Field(default=[], max_length=1000)
-    tenant: Name | None = None
-
-
-class BulkIn(Strict):
-    filter: FilterIn
-    reason: Reason = ""
-    limit: int = Field(1000, ge=1, le=MOST_ACTED, description="At most so many, the oldest first.")
-    force: bool = Field(False, description="Replay those that succeeded, too.")
-    dry_run: bool = Field(False, description="Only say which: nothing is done.")
-
-
-class Acted(BaseModel):
-    done: list[int]
-    refused: dict[str, str]
-    dry_run: bool
-
-
 class Counted(BaseModel):
     count: int
     capped: bool = Field(description="There are at least so many; they were not counted to the end.")
@@ -244,8 +214,8 @@ def routes(app: Duly) -> Any:
     ) -> Counted:
         """How many jobs fit, counted as far as ten thousand."""
         wanted = JobFilter(tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task)
-        found = app._read(lambda c: app.engine.reader.count(c, wanted, MOST_ACTED))
-        return Counted(count=min(found, MOST_ACTED), capped=found >= MOST_ACTED)
+        found = app._read(lambda c: app.engine.reader.count(c, wanted, CAP))
+        return Counted(count=min(found, CAP), capped=found >= CAP)
 
     @made.get("/jobs/{id}", response_model=Whole, responses=documented(404), name="duly_job")
     def show(id: Ident, who: Viewer) -> Whole:
@@ -275,16 +245,6 @@ def routes(app: Duly) -> Any:
         """Run an ended job again: same id, input and key, attempts from 0. 409 where it has not ended; of two at once, one gets that."""
         asked = given or ReplayIn(force=False)
         return shown(app.jobs.admin.replay(id, who.actor, whose(who), asked.reason, asked.force), who)
-
-    @made.post("/jobs/cancel", response_model=Acted)
-    def cancel_many(given: BulkIn, who: Operator) -> Acted:
-        """Cancel the jobs that fit a filter."""
-        return _act(app, "cancel", given, who)
-
-    @made.post("/jobs/replay", response_model=Acted)
-    def replay_many(given: BulkIn, who: Operator) -> Acted:
-        """Replay the ended jobs that fit a filter."""
-        return _act(app, "replay", given, who)
 
     return made
 
@@ -317,17 +277,3 @@ def _prepared(app: Duly, given: JobIn, who: Identity) -> Any:
     tenant = for_whom(who, given.tenant, app.settings.tenant)
     app.open()
     return app.prepare(check_task(given.task), given.input, tenant=tenant, **options)
-
-
-def _act(app: Duly, event: str, given: BulkIn, who: Identity) -> Acted:
-    said = given.filter.model_dump(exclude={"status", "tenant"}, exclude_defaults=True)
-    if not said:
-        raise InvalidArgument("filter", "names nothing besides a status.", "Name a queue, a task, a time or ids.")
-    wanted = JobFilter(tenant=whose(who, given.filter.tenant), status=tuple(given.filter.status), **said)
-    app.open()
-    admin = app.jobs.admin
-    found = admin.matching(wanted, event, given.limit, given.force)
-    if given.dry_run:
-        return Acted(done=found, refused={}, dry_run=True)
-    bulk = admin.act_on(event, found, who.actor, given.reason, whose(who), given.force)
-    return Acted(done=bulk.done, refused={str(ident): why for ident, why in bulk.refused.items()}, dry_run=False)

@@ -13,13 +13,14 @@ from starlette.staticfiles import StaticFiles
 
 from duly.accounts.door import Accounts
 from duly.app import Duly
+from duly.web.bulk import BulkActs
 from duly.web.dashboard.desk import Desk
 from duly.web.dashboard.pages import PAGES
 
 
-def mount(made: FastAPI, app: Duly, accounts: Accounts) -> None:
+def mount(made: FastAPI, app: Duly, accounts: Accounts, acts: BulkActs) -> None:
     """Put the pages into an application, beside its API."""
-    desk = Desk(app, accounts)
+    desk = Desk(app, accounts, acts)
     for routes in PAGES:
         made.include_router(routes(desk))
     made.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")

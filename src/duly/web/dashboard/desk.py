@@ -33,8 +33,8 @@ from duly.kernel.errors import DulyError, InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID, check_text
 from duly.monitoring.redact import visible
 from duly.web.api.common import whose
+from duly.web.bulk import BulkActs
 from duly.web.dashboard import words
-from duly.web.dashboard.bulk import BulkActs
 from duly.web.gate import CSRF_FIELD
 from duly.web.identity import checked, identity_of
 from duly.web.problems import of_error, of_validation
@@ -72,9 +72,8 @@ NAVIGATION = (
 class Desk:
     """The dashboard of an application."""
 
-    def __init__(self, app: Duly, accounts: Accounts) -> None:
-        self.app, self.accounts = app, accounts
-        self.bulk = BulkActs(app, accounts)
+    def __init__(self, app: Duly, accounts: Accounts, bulk: BulkActs) -> None:
+        self.app, self.accounts, self.bulk = app, accounts, bulk
         self.env = jinja2.Environment(
             loader=jinja2.PackageLoader("duly.web.dashboard"), autoescape=True, undefined=jinja2.StrictUndefined,
             trim_blocks=True, lstrip_blocks=True,

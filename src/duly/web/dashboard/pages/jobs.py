@@ -23,7 +23,9 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_text
 from duly.kernel.recurrence.reading import read_duration, read_instant
 from duly.web.api.common import below, page, whose
-from duly.web.dashboard.bulk import MOST_JOBS, WHAT, packed, unpacked
+from duly.web.bulk import MOST_JOBS
+from duly.web.dashboard import bulk
+from duly.web.dashboard.bulk import WHAT, packed, unpacked
 from duly.web.dashboard.desk import Act, Desk, acts, number, query, sees
 from duly.web.dashboard.words import plural
 
@@ -163,14 +165,21 @@ def routes(desk: Desk) -> APIRouter:
             return RedirectResponse(f"/jobs/acts/{begun}", 303)
         if not app.jobs.admin.matching(JobFilter(tenant=form.who.tenant, ids=ids), event, 1, force):
             return desk.done(request, form.back, f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")
-        begun = desk.bulk.begin(form.who, event, ids, form.reason, force, form.back, mark)
+        begun = desk.bulk.begin(form.who, event, ids, form.reason, force, window=bulk.WINDOW, back=form.back, mark=mark)
         return RedirectResponse(f"/jobs/acts/{begun}", 303)
 
     @made.get("/jobs/acts/{name}")
     def show(request: Request, who: Viewer, name: str) -> Response:
         """How far an act on many is."""
         found = desk.bulk.get(name, who.key)
-        return desk.page(request, "jobs_bulk.html", f"{ACTS[found.event]} jobs", a=found, verb=ACTS[found.event])
+        return desk.page(
+            request,
+            "jobs_bulk.html",
+            f"{ACTS[found.event]} jobs",
+            a=found,
+            verb=ACTS[found.event],
+            told=bulk.told(found),
+        )
 
     @made.post("/jobs/acts/{name}/undo")
     def undo(request: Request, form: Operator, name: str) -> Response:

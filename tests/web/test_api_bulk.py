@@ -1,0 +1,203 @@
+"""Acts on many jobs over REST: shown before they are done, begun a moment later where that was asked for, and undone until then (issue 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from duly import Duly, PermanentError
+from duly.accounts.door import Accounts, csrf_of
+from duly.audit.read import TrailFilter, find
+from duly.testing import drain
+from duly.web.bulk import EACH, TOLD, BulkActs
+from duly.web.gate import COOKIE
+from web.hands import begin_now, problem, wander
+
+Caller = Callable[..., TestClient]
+ACTS = "/api/v1/jobs/acts"
+
+
+@pytest.fixture(autouse=True)
+def tasks(app: Duly) -> None:
+    @app.task("tear", queue="paper")
+    def tear(n: int = 0) -> None:
+        raise PermanentError("torn")
+
+
+def failed(app: Duly, count: int = 3, tenant: str = "default") -> list[int]:
+    ids = [app.enqueue("tear", {"n": n}, tenant=tenant).job.id for n in range(count)]
+    drain(app)
+    return ids
+
+
+def asked(client: TestClient, event: str = "replay", **more: Any) -> Any:
+    return client.post(
+        f"/api/v1/jobs/{event}", json={"filter": {"queue": "paper"}, "reason": "mended", "undo_seconds": 60, **more}
+    )
+
+
+def states(app: Duly, ids: Sequence[int]) -> list[str]:
+    return [str(app.jobs.get(one).status) for one in ids]
+
+
+def trail(app: Duly, **wanted: str) -> list[tuple[str, str, Any]]:
+    found = app.db.read(lambda c: find(c, TrailFilter(**wanted)))
+    return [(e.actor, e.tenant, e.meta) for e in found]
+
+
+def test_an_act_without_a_window_is_done_when_it_is_answered(app: Duly, client: Caller) -> None:
+    ids = failed(app)
+    done = asked(client("operator"), undo_seconds=0)
+    assert (done.status_code, done.json()) == (200, {"done": ids, "refused": {}, "dry_run": False})
+    assert states(app, ids) == ["queued"] * 3
+
+
+def test_an_act_with_a_window_is_an_act_that_waits(app: Duly, client: Caller) -> None:
+    ids, ann = failed(app), client("operator")
+    answer = asked(ann)
+    assert answer.status_code == 202, answer.text
+    act = answer.json()
+    assert act == {
+        "id": act["id"], "event": "replay", "state": "waits", "count": 3, "begins_at": "2026-03-27T09:01:00Z", "done": 0, "refused": {},
+        "problem": None, "reason": "mended",
+    }  # fmt: skip
+    assert answer.headers["location"] == f"{ACTS}/{act['id']}"
+    assert ann.get(answer.headers["location"]).json() == act
+    assert ann.get(ACTS).json() == {"acts": [act], "next": None}
+    assert states(app, ids) == ["failed"] * 3  # nothing is done yet
+
+
+def test_what_is_undone_in_time_touches_no_job(app: Duly, client: Caller, desks: list[BulkActs]) -> None:
+    ids, ann = failed(app), client("operator")
+    where = asked(ann).headers["location"]
+    undone = ann.post(f"{where}/undo", json={"reason": "the wrong ones"})
+    assert (undone.status_code, undone.json()["state"]) == (200, "undone")
+    begin_now(desks)
+    assert states(app, ids) == ["failed"] * 3
+    assert ann.post(f"{where}/undo").json() == undone.json()  # as often as one likes
+    assert trail(app, action="BULK_PLANNED") == [
+        ("token:test 1", "system", {"event": "replay", "jobs": 3, "window": 60, "reason": "mended"})
+    ]
+    assert trail(app, action="BULK_UNDONE") == [
+        ("token:test 1", "system", {"event": "replay", "jobs": 3, "reason": "the wrong ones"})
+    ]
+    assert trail(app, action="JOB_REPLAYED") == []
+
+
+def test_what_has_begun_is_done_and_cannot_be_undone(app: Duly, client: Caller, desks: list[BulkActs]) -> None:
+    ids, ann = failed(app), client("operator")
+    where = asked(ann).headers["location"]
+    app.jobs.replay(ids[0])  # meanwhile
+    later = failed(app, 1)
+    app.jobs.replay(ids[1])
+    begin_now(desks)
+    act = ann.get(where).json()
+    assert (act["state"], act["count"], act["done"], list(act["refused"])) == ("done", 3, 2, [str(ids[1])])
+    assert states(app, [*ids, *later]) == ["queued"] * 3 + ["failed"]  # those that were counted, and no other
+    said = problem(ann.post(f"{where}/undo"), 409)
+    assert "cannot be undone" in said["detail"]
+    assert {(e[0], e[2]["reason"]) for e in trail(app, action="JOB_REPLAYED")} == {("token:test 1", "mended"), ("code", "")}  # fmt: skip
+
+
+def test_a_dry_run_says_which_and_plans_nothing(app: Duly, client: Caller) -> None:
+    ids, ann = failed(app), client("operator")
+    assert asked(ann, dry_run=True).json() == {"done": ids, "refused": {}, "dry_run": True}
+    assert ann.get(ACTS).json()["acts"] == []
+
+
+def test_an_act_is_there_for_who_asked_for_it_and_nobody_else(app: Duly, client: Caller) -> None:  # R003-9
+    failed(app, tenant="acme")
+    ours, mate, other, everybody = (client("admin", tenant=tenant) for tenant in ("acme", "acme", "other", None))
+    where = asked(ours).headers["location"]
+    for somebody in (mate, other, everybody):
+        problem(somebody.get(where), 404)
+        problem(somebody.post(f"{where}/undo"), 404)
+        assert somebody.get(ACTS).json()["acts"] == []
+    assert asked(other).json()["count"] == 0  # a tenant never another's jobs
+    assert ours.get(where).json()["state"] == "waits"
+    assert [(actor, tenant) for actor, tenant, _ in trail(app, action="BULK_PLANNED")][-1] == ("token:test 1", "acme")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before-it-begins", "between-two-steps"])
+def test_rights_are_asked_for_again_when_it_begins_and_at_each_step(
+    app: Duly, client: Caller, accounts: Accounts, desks: list[BulkActs], monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr("duly.web.bulk.STEP", 2)
+    ids, ann = failed(app), client("operator")
+    mine = accounts.tokens()[0].id
+    where = asked(ann).headers["location"]
+    admin = type(app.jobs.admin)
+    act_on = admin.act_on
+
+    def and_then(self: Any, *given: Any) -> Any:
+        done = act_on(self, *given)
+        accounts.revoke_token(mine)
+        return done
+
+    if late:
+        monkeypatch.setattr(admin, "act_on", and_then)
+    else:
+        accounts.revoke_token(mine)
+    begin_now(desks)
+    act = desks[0]._acts[where.rpartition("/")[2]]
+    assert (act.state, act.done, act.problem) == ("failed", 2 if late else 0, "token:test 1 may not do this any more.")
+    assert states(app, ids) == (["queued", "queued", "failed"] if late else ["failed"] * 3)
+
+
+def test_the_pages_show_what_a_person_has_asked_for_over_rest(app: Duly, site: FastAPI, accounts: Accounts) -> None:
+    failed(app)
+    accounts.create_user("ann", "a sentence of my own", "operator")
+    session = accounts.log_in("ann", "a sentence of my own")
+    assert session is not None
+    with TestClient(site, cookies={COOKIE: session}, headers={"x-csrf-token": csrf_of(session)}) as ann:
+        act = asked(ann).json()
+        assert "Nothing has been done yet" in ann.get(f"/jobs/acts/{act['id']}").text
+        assert ann.post(f"{ACTS}/{act['id']}/undo").json()["state"] == "undone"
+        assert "Undone: no job was touched." in ann.get(f"/jobs/acts/{act['id']}").text
+
+
+def test_too_many_acts_at_once_are_told_to_come_again(app: Duly, client: Caller) -> None:
+    ann, ben = client("operator"), client("operator")
+    failed(app)
+    for _ in range(EACH):
+        assert asked(ann).status_code == 202
+    refused = asked(ann)
+    assert f"{EACH} of your acts" in problem(refused, 429)["detail"]
+    assert refused.headers["retry-after"]
+    assert asked(ben).status_code == 202
+
+
+def test_acts_that_are_over_are_forgotten_beyond_the_last(app: Duly, client: Caller) -> None:
+    ann, made = client("operator"), []
+    failed(app)
+    for _ in range(TOLD + 3):
+        made.append(asked(ann).headers["location"])
+        ann.post(f"{made[-1]}/undo")
+    seen, cursor = [], None
+    for _ in range(10):
+        said = ann.get(ACTS, params={"limit": 8, **({"cursor": cursor} if cursor else {})}).json()
+        seen += [f"{ACTS}/{one['id']}" for one in said["acts"]]
+        cursor = said["next"]
+        if cursor is None:
+            break
+    assert seen == made[::-1][:TOLD]
+    problem(ann.get(made[0]), 404)
+
+
+@pytest.mark.parametrize("seconds", [-1, 301, 1.5, "8", True])
+def test_a_window_that_cannot_be_is_refused_by_name(client: Caller, seconds: object) -> None:
+    assert problem(asked(client("operator"), undo_seconds=seconds), 422)["field"] == "undo_seconds"
+
+
+def test_a_viewer_plans_and_undoes_nothing(app: Duly, client: Caller) -> None:
+    viewer = client("viewer")
+    problem(asked(viewer), 403)
+    problem(viewer.post(f"{ACTS}/x/undo"), 403)
+
+
+def test_nothing_that_can_be_thought_of_breaks_the_routes_about_jobs(site: FastAPI, client: Caller) -> None:
+    wander(site, client("admin"), "^/api/v1/jobs", 13)
