@@ -144,6 +144,16 @@ def test_a_long_trail_is_sealed_in_portions(app: Duly) -> None:
     assert verify(app.db) == Verdict(12, 3, 0)
 
 
+def test_one_seal_covers_rows_that_were_read_in_portions(app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duly.audit.seal.PORTION", 2)
+    note(app, 5)
+    assert Sealer(app.db).seal() == 5
+    assert verify(app.db) == Verdict(rows=5, seals=1, unsealed=0)
+    note(app, 4)
+    assert [Sealer(app.db).seal(3), Sealer(app.db).seal(3), Sealer(app.db).seal(3)] == [3, 1, 0]
+    assert verify(app.db) == Verdict(rows=9, seals=3, unsealed=0)
+
+
 @pytest.mark.parametrize(
     "change",
     [

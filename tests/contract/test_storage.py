@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from contract.hands import AT_ONCE, Hand, Later, rows, run_sql, together, wait_until, working
 from duly import Duly, InvalidArgument, Status
+from duly.storage import rows as storage_rows
 from duly.testing import ManualClock, drain, enqueued
 
 
@@ -61,6 +62,30 @@ def test_writes_that_share_a_commit_stand_on_their_own_feet(notes: Duly) -> None
         else:
             assert other.result() == 1
     assert {row[0] for row in rows(notes, "SELECT n FROM notes")} == set(range(10)) - {5}
+
+
+@pytest.mark.parametrize("piece", [1, 40, 10**6])
+def test_rows_fetched_as_one_text_come_back_as_they_were(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(storage_rows, "PIECE", piece)
+    kept = [
+        [1, "plain"],
+        [2, 'a "quote", a\nnew line,\r\n\t\\ and ]['],
+        [3, None],
+        [4, ""],
+        [5, "é 漢 🙂"],
+        [6, "x" * 500],
+    ]
+    app = Duly(sqlite_url)
+    app.open()
+    one = storage_rows.as_one("n, said", "(SELECT * FROM notes ORDER BY n)")
+    run_sql(app, "CREATE TABLE notes (n integer PRIMARY KEY, said text)")
+    for n, said in kept:
+        run_sql(app, "INSERT INTO notes VALUES (:n, :said)", n=n, said=said)
+    assert list(storage_rows.read(app.db.read(lambda c: c.execute(text(one)).scalar_one()))) == kept
+    run_sql(app, "DELETE FROM notes")
+    assert list(storage_rows.read(app.db.read(lambda c: c.execute(text(one)).scalar_one()))) == []
 
 
 def test_a_write_inside_a_write_is_refused_on_the_file_that_has_one_writer(sqlite_url: str) -> None:

@@ -25,11 +25,14 @@ from sqlalchemy import Connection, func, insert, select, text
 from duly.audit.tables import audit_log, audit_seals
 from duly.kernel.clock import to_micros
 from duly.storage.database import Database
+from duly.storage.rows import as_one, read
 
 #: How long a gap is watched for rows that commit late.
 LATE = timedelta(hours=1)
 #: The most gaps that are watched: two busy workers leave hundreds for a moment, rollbacks one each for an hour.
 MOST_GAPS = 10_000
+#: Rows read at once.
+PORTION = 500
 _ENTRY = 24  # 8 bytes of id, 16 of digest
 _START = b"\x00" * 32
 #: A range of ids that was not there: first, last, and when that was noted (microseconds since 1970).
@@ -53,11 +56,14 @@ def bodies(connection: Connection, where: str) -> list[tuple[int, str]]:
     body = " || ".join([f"id || ':' || {at}", *(f"'|' || length({c}) || ':' || {c}" for c in columns)])
     driver: Any = connection.connection.driver_connection
     query = f"SELECT id, {body} AS body FROM audit_log WHERE {where}"
-    if sqlite:  # one row, since the interpreter's lock changes hands once per row that is fetched
-        [(listed,)] = driver.execute(f"SELECT json_group_array(json_array(id, body)) FROM ({query})").fetchall()
-        return [(ident, one) for ident, one in orjson.loads(listed)]
+    if sqlite:
+        return [(ident, one) for ident, one in read(driver.execute(as_one("id, body", f"({query})")).fetchone()[0])]
     rows: list[tuple[int, str]] = driver.execute(query).fetchall()
     return rows
+
+
+def _digested(rows: Sequence[tuple[int, str]]) -> list[tuple[int, bytes]]:
+    return [(ident, digest(body)) for ident, body in rows]
 
 
 def link(
@@ -128,8 +134,8 @@ class Sealer:
     def _gather(self, connection: Connection, limit: int) -> Fresh | None:
         last = self._last(connection)
         above, previous, gaps = (last.last_id, last.hash, last.gaps) if last is not None else (0, _START, [])
-        rows = bodies(connection, f"id > {above} ORDER BY id LIMIT {int(limit)}")
-        late = self._late(connection, last)
+        rows = self._new(connection, above, limit)
+        late = _digested(self._late(connection, last))
         now = self.db.clock.now()
         expired = any(noted <= to_micros(now - LATE) for _, _, noted in gaps)
         if not rows and not late and not expired:
@@ -138,9 +144,20 @@ class Sealer:
         fresh = [(a, b, to_micros(now)) for a, b in gaps_between(first, top, [ident for ident, _ in rows])]
         gaps = [*still_open(gaps, [ident for ident, _ in late], to_micros(now - LATE)), *fresh][-MOST_GAPS:]
         covered = sorted([*late, *rows]) if late else rows
-        entries = b"".join([ident.to_bytes(8, "big") + digest(body) for ident, body in covered])
+        entries = b"".join([ident.to_bytes(8, "big") + one for ident, one in covered])
         # without a row this only closes gaps, so that nothing can be slipped into them on a quiet system
         return Fresh(last.id if last is not None else None, first, top, now, len(covered), gaps, entries, previous)
+
+    def _new(self, connection: Connection, above: int, limit: int) -> list[tuple[int, bytes]]:
+        """(id, digest) of up to ``limit`` rows above an id, in order of id. They are many: no more than a portion of their texts is in memory."""
+        out: list[tuple[int, bytes]] = []
+        while len(out) < limit:
+            portion = min(PORTION, limit - len(out))
+            rows = bodies(connection, f"id > {out[-1][0] if out else above} ORDER BY id LIMIT {portion}")
+            out += _digested(rows)
+            if len(rows) < portion:
+                break
+        return out
 
     def _seal(self, connection: Connection, fresh: Fresh) -> int:
         if not self.db.is_sqlite:

@@ -6,13 +6,16 @@ names; SQLite takes the values as they are. Instants travel as each database kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 import orjson
 
 from duly.kernel.clock import to_micros
+
+#: Characters of JSON that are parsed at once.
+PIECE = 8192
 
 
 def relation(sqlite: bool, columns: Mapping[str, str], alias: str = "r") -> str:
@@ -34,6 +37,29 @@ def encode(sqlite: bool, rows: Iterable[Mapping[str, Any]]) -> str:
         return to_micros(value) if sqlite and isinstance(value, datetime) else value
 
     return orjson.dumps([{k: prepared(v) for k, v in row.items()} for row in rows], default=default).decode()
+
+
+def as_one(columns: str, relation: str) -> str:
+    """SQLite's SQL for many rows as one text, a JSON array on each line, null for none; ``read`` opens it. ``relation``: what stands behind FROM.
+
+    The module gives up the interpreter's lock once per row it fetches, and a busy event loop may keep it for milliseconds
+    each time: five hundred rows as one text are five hundred times less waiting.
+    """
+    return f"SELECT group_concat(json_array({columns}), char(10)) FROM {relation}"
+
+
+def read(text: str | None) -> Iterator[list[Any]]:
+    """The rows of such a text.
+
+    Parsed in pieces, because the parser takes a dozen times the length of its text: what it takes in one piece of a
+    megabyte the process keeps for good.
+    """
+    if text is None:
+        return
+    lines = text.split("\n")  # inside a JSON text a new line is escaped
+    step = max(1, PIECE * len(lines) // len(text))
+    for start in range(0, len(lines), step):
+        yield from orjson.loads(f"[{','.join(lines[start : start + step])}]")
 
 
 def plus_seconds(sqlite: bool, instant: str, seconds: str) -> str:

@@ -77,7 +77,7 @@ def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
             f"synchronous={synchronous}",
             "foreign_keys=ON",
             "temp_store=MEMORY",
-            "cache_size=-8000",
+            "cache_size=-2000",
         ):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
@@ -187,7 +187,6 @@ def reader_engine(url: URL, busy_timeout: float) -> Engine:
     @event.listens_for(engine, "connect")
     def read_only(connection: Any, _record: object) -> None:
         connection.execute("PRAGMA query_only=ON")
-        connection.execute("PRAGMA cache_size=-2000")
 
     return engine
 

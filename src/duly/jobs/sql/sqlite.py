@@ -16,11 +16,11 @@ from duly.calendars.tables import held
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
 from duly.kernel.clock import to_micros
+from duly.storage.rows import as_one, read
 
 _HELD = "SET status = 'running', attempts = attempts + 1, worker = :worker, lease_token = :token + id, lease_until = :until, started_at = :now"
 GATE_OPEN = "NOT EXISTS (SELECT 1 FROM system_state WHERE key = 'atlas_online' AND lower(trim(trim(value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"
-#: Which jobs: one row, a JSON list of ids. (The module gives up the interpreter's lock once per row it fetches, and a busy
-#: event loop may keep it for milliseconds each time: five hundred rows as one text are five hundred times less waiting.)
+#: Which jobs: one row, a JSON list of ids (why one, see ``storage.rows.as_one``).
 PICK = f"""
 SELECT json_group_array(id) FROM (
   SELECT id FROM jobs WHERE queue = :queue AND status = 'queued' AND due_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
@@ -32,10 +32,11 @@ ANY_READY = """
 SELECT 1 FROM json_each(:queues) q WHERE EXISTS (
   SELECT 1 FROM jobs WHERE queue = q.value AND status = 'queued' AND due_at IS NULL) LIMIT 1"""
 HOLD = f"UPDATE jobs {_HELD} WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'queued' AND due_at IS NULL"
-READ = """
-SELECT json_group_array(json_array(id, tenant, queue, task, input, attempts, max_attempts, priority, run_at, created_at,
-       (started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta, lease_token))
-  FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_token = :token + id"""
+READ = as_one(
+    "id, tenant, queue, task, input, attempts, max_attempts, priority, run_at, created_at, "
+    "(started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta, lease_token",
+    "jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_token = :token + id",
+)
 
 _KEPT = [c for c in COMMON if c not in ("status", "output", "error", "cost_cents", "remote_id")]
 #: A lease token is the claim's random number plus the job's id: it belongs to one job and one claim, so two flat lists do.
@@ -139,7 +140,7 @@ def take(
     at = to_micros(now)
     wanted = {"ids": orjson.dumps(list(ids)).decode(), "token": token}
     _run(connection, HOLD, {**wanted, "worker": worker, "until": at + int(lease * 1e6), "now": at})
-    return list(map(Claimed._make, _list(connection, READ, wanted)))
+    return list(map(Claimed._make, read(_run(connection, READ, wanted).fetchone()[0])))
 
 
 def finish(
