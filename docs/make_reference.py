@@ -127,6 +127,7 @@ MEANINGS = {
     "automation_skipped": "Planned executions were left out: `count` of them, from `first` to `last`; `reason` is `dismissed` or `catch_up_window`.",
     "automation_broken": "The schedule of an automation cannot be read; `error` says why. The others go on.",
     "automation_not_run": "An event could not run an automation that waits for it; `error` says why.",
+    "oidc_failed": "Somebody could not log in through OpenID Connect, and `reason` says what the provider did: it did not answer, or its answer is not believed.",
     "postcommit": "A task that was registered for after a commit: `result` is `enqueued`, `rolled_back` or `skipped` (it could not be sent).",
     "listener_failed": "A listener of events raised an error. Work is not harmed by it.",
 }

@@ -252,6 +252,43 @@ class Settings:
         None, "cents per million tokens", "What the AI answers costs this much.", low=0
     )
     web_token: str = _setting("", "", "What callers of the REST door send as a bearer token.", secret=True)
+    oidc_issuer: str = _setting(
+        "",
+        "URL",
+        "Whose people may log in to the dashboard: the provider as its discovery document calls it. Empty: nobody's.",
+    )
+    oidc_client_id: str = _setting("", "", "What the provider calls this dashboard.")
+    oidc_client_secret: str = _setting("", "", "The secret of that client; empty for a public client.", secret=True)
+    oidc_scopes: str = _setting("openid profile email", "", "What the provider is asked for; blanks between.")
+    oidc_redirect_url: str = _setting(
+        "",
+        "URL",
+        "Where the provider sends browsers back to: https://…/login/oidc/callback. Empty: where the browser came from.",
+    )
+    oidc_name_claim: str = _setting(
+        "email",
+        "",
+        "Claims that name a user, the first that is there; commas between. An address that is not verified is none.",
+    )
+    oidc_roles_claim: str = _setting(
+        "", "", "The claim that roles are given by, such as groups; dots lead inside: realm_access.roles."
+    )
+    oidc_roles: str = _setting(
+        "", "", "Which role each value of it is: ops=operator, heads=admin; or a JSON object. The highest counts."
+    )
+    oidc_default_role: str = _setting(
+        "none",
+        "",
+        "The role of who is given none; none: they are not let in.",
+        choices=("none", "viewer", "operator", "admin"),
+    )
+    oidc_tenant_claim: str = _setting(
+        "", "", "The claim that names the tenant; who has none is not let in. Empty: everybody sees every tenant."
+    )
+    oidc_domains: str = _setting(
+        "", "domains", "Only verified addresses of these domains are let in; commas between. Empty: any."
+    )
+    oidc_label: str = _setting("Log in with single sign-on", "", "What the button on the login page says.")
     sqlite_synchronous: str = _setting(
         "FULL",
         "",

@@ -90,6 +90,22 @@ class Throttled(DulyError):
         super().__init__(f"too many wrong passwords; try again in {max(1, round(after))} s.")
 
 
+class LoginRefused(DulyError):
+    """Their provider has said who they are, and they are not let in. ``reason``: one word, for the trail."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+class ProviderFailed(DulyError):
+    """Nobody can log in through the provider: it did not answer (``away``), or its answer is not believed. ``told``: what it did."""
+
+    def __init__(self, told: str, *, away: bool = False) -> None:
+        self.told, self.away = told, away
+        super().__init__(f"the identity provider {told}")
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A token as its row says; the token itself is known to who made it only. Instants are aware, in UTC."""
@@ -125,6 +141,22 @@ class User:
     created_at: datetime
     updated_at: datetime
     disabled_at: datetime | None = None
+    #: ``password``, or ``oidc``: through the provider that the settings name.
+    login: str = "password"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A person as their provider says. Issuer and subject tell them from everybody else for ever; the rest may change."""
+
+    issuer: str
+    subject: str
+    name: str
+    role: Role
+    tenant: str | None
+    #: Does the provider say which role and tenant, at each login? Else they are those of the first login, and changed here.
+    rules_role: bool = False
+    rules_tenant: bool = False
 
 
 #: Wrong passwords that cost nothing but the time of looking at them, and the longest wait after more.

@@ -149,11 +149,12 @@ class Accounts:
 
     def change_user(
         self, name: str, *, password: str | None = None, role: Role | str | None = None, disabled: bool | None = None, tenant: str | None = None,
-        actor: str = "code", reason: str = "",
+        actor: str = "code", reason: str = "", check: Callable[[User], None] | None = None,
     ) -> User:  # fmt: skip
         """Change a user's password or role, or let them in no more. Their logins end.
 
-        ``tenant``: only a user of this one. Raises NotFound, InvalidArgument.
+        ``tenant``: only a user of this one. ``check``: is told who they are while nobody else changes them; what it raises leaves all as it is.
+        Raises NotFound, InvalidArgument.
         """
         values: dict[str, Any] = {}
         if password is not None:
@@ -162,9 +163,13 @@ class Accounts:
             values["role"] = (role if isinstance(role, Role) else read_role(role)).word
 
         def act(c: Connection) -> User:
-            known, now = self._known(c, name), self._app.engine.db.present(c)
+            known, now = self._known(c, name, lock=True), self._app.engine.db.present(c)
             if tenant is not None and known.tenant != tenant:
                 raise NotFound("user", repr(name))
+            if check is not None:
+                check(known)
+            if password is not None and known.login != "password":
+                raise InvalidArgument("password", f"is not what {name!r} logs in with: the provider knows them.", "Make another user for a login with a password.")  # fmt: skip
             if disabled is not None:
                 values["disabled_at"] = now if disabled else None
             self._store.change_user(c, known.id, now, **values)
@@ -173,6 +178,29 @@ class Accounts:
             self._store.audit(
                 c, actor, what, "user", known.id, known.tenant, name=name, fields=sorted(values), **_why(reason)
             )
+            return self._known(c, name)
+
+        return self._write(act)
+
+    def link_user(self, name: str, issuer: str, subject: str, *, actor: str = "code", reason: str = "") -> User:
+        """A user logs in through a provider from now on, as who is ``subject`` there, and with their password no more. Their logins end.
+
+        Raises NotFound; InvalidArgument for a subject that is somebody else's already.
+        """
+        check_name(issuer, "issuer", 2_000)
+        check_name(subject, "subject", 255)
+
+        def act(c: Connection) -> User:
+            known, now = self._known(c, name), self._app.engine.db.present(c)
+            there = self._store.identified(c, issuer, subject)
+            if there is not None:
+                raise InvalidArgument("subject", f"is known already, as {there.name!r}.")
+            self._store.identify(c, issuer, subject, known.id, now)
+            self._store.change_user(c, known.id, now, password="")
+            self._store.end_logins(c, known.id)
+            self._store.audit(
+                c, actor, USER_CHANGED, "user", known.id, known.tenant, name=name, fields=["login"], issuer=issuer, subject=subject, **_why(reason)
+            )  # fmt: skip
             return self._known(c, name)
 
         return self._write(act)
@@ -188,11 +216,14 @@ class Accounts:
         return found
 
     def exist(self) -> bool:
-        """Has there ever been a user or a token? Those that were revoked count: taking the last away lets nobody in."""
-        return self._read(self._store.exist)
+        """Is there somebody who could come in, or has there ever been? Tokens that were revoked count: taking the last away lets nobody in.
 
-    def _known(self, c: Connection, name: str) -> User:
-        found = self._store.user(c, name)
+        Where a provider is named there is somebody, before the first of its people has come.
+        """
+        return bool(self._app.settings.oidc_issuer) or self._read(self._store.exist)
+
+    def _known(self, c: Connection, name: str, lock: bool = False) -> User:
+        found = self._store.user(c, name, lock)
         if found is None:
             raise NotFound("user", repr(name))
         return found
@@ -223,8 +254,8 @@ class Accounts:
         found, until, now = self._write(reserve)
         if until is not None and until > now:
             raise Throttled((until - now).total_seconds())
-        # as long for a name that nobody has
-        right = _verified(found[1] if found is not None else _nobody(), password)
+        # as long for a name that nobody has, or that has no password
+        right = _verified(found[1] if found is not None and found[1] else _nobody(), password)
         if found is None or not right or found[0].disabled_at is not None:
 
             def note(c: Connection) -> None:

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, case, delete, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as on_postgres
 from sqlalchemy.dialects.sqlite import insert as on_sqlite
 
 from duly.accounts.account import FORGOTTEN, IDLE, LONGEST_LOGIN, Role, Token, User
-from duly.accounts.tables import api_tokens, login_failures, logins, users
+from duly.accounts.tables import api_tokens, login_failures, logins, oidc_flows, user_identities, users
 from duly.audit.store import record
 from duly.storage.database import Database
 
-T, U, L, F = api_tokens.c, users.c, logins.c, login_failures.c
+T, U, L, F, P, W = api_tokens.c, users.c, logins.c, login_failures.c, user_identities.c, oidc_flows.c
 _TOKEN = [
     T.id, T.name, T.prefix, T.role, T.tenant, T.scopes, T.created_at, T.created_by, T.expires_at, T.last_used_at, T.revoked_at,
 ]  # fmt: skip
-_USER = [U.id, U.name, U.role, U.tenant, U.created_at, U.updated_at, U.disabled_at]
+_LOGIN = case((U.password == "", "oidc"), else_="password").label("login")
+_USER = [U.id, U.name, U.role, U.tenant, U.created_at, U.updated_at, U.disabled_at, _LOGIN]
 
 
 class AccountStore:
@@ -66,14 +67,17 @@ class AccountStore:
     # ------------------------------------------------------------------ users
 
     def add_user(self, c: Connection, name: str, role: Role, tenant: str | None, password: str, now: datetime) -> int:
+        """``password`` as it is kept; empty: they log in through a provider."""
         made = insert(users).values(
             name=name, role=role.word, tenant=tenant, password=password, created_at=now, updated_at=now
         )
         ident: int = c.execute(made.returning(U.id)).scalar_one()
         return ident
 
-    def user(self, c: Connection, name: str) -> User | None:
-        row = c.execute(select(*_USER).where(U.name == name)).first()
+    def user(self, c: Connection, name: str, lock: bool = False) -> User | None:
+        """A user by name. ``lock``: nobody else changes it until this transaction ends."""
+        query = select(*_USER).where(U.name == name)
+        row = c.execute(query.with_for_update() if lock else query).first()
         return None if row is None else _user(row)
 
     def users(self, c: Connection, tenant: str | None = None) -> list[User]:
@@ -93,6 +97,32 @@ class AccountStore:
 
     def change_user(self, c: Connection, ident: int, now: datetime, **values: Any) -> None:
         c.execute(update(users).where(U.id == ident).values(updated_at=now, **values))
+
+    # ------------------------------------------------------------------ through a provider
+
+    def identified(self, c: Connection, issuer: str, subject: str) -> User | None:
+        """Who is known to a provider as this."""
+        query = select(*_USER).join(user_identities, P.user_id == U.id).where(P.issuer == issuer, P.subject == subject)
+        row = c.execute(query).first()
+        return None if row is None else _user(row)
+
+    def identify(self, c: Connection, issuer: str, subject: str, user_id: int, now: datetime) -> None:
+        c.execute(insert(user_identities).values(issuer=issuer, subject=subject, user_id=user_id, created_at=now))
+
+    def came(self, c: Connection, issuer: str, subject: str, now: datetime) -> None:
+        c.execute(update(user_identities).where(P.issuer == issuer, P.subject == subject).values(seen_at=now))
+
+    def begin_flow(self, c: Connection, digest: str, now: datetime, life: timedelta) -> None:
+        """Remember a flow, and forget those that are over."""
+        c.execute(delete(oidc_flows).where(W.created_at <= now - life))
+        c.execute(insert(oidc_flows).values(digest=digest, created_at=now))
+
+    def take_flow(self, c: Connection, digest: str) -> datetime | None:
+        """When a flow began, once; None the second time."""
+        begun: datetime | None = c.execute(
+            delete(oidc_flows).where(W.digest == digest).returning(W.created_at)
+        ).scalar_one_or_none()
+        return begun
 
     # ------------------------------------------------------------------ logins
 
@@ -168,4 +198,4 @@ def _token(row: Any) -> Token:
 
 
 def _user(row: Any) -> User:
-    return User(row.id, row.name, Role[row.role.upper()], row.tenant, row.created_at, row.updated_at, row.disabled_at)
+    return User(row.id, row.name, Role[row.role.upper()], row.tenant, row.created_at, row.updated_at, row.disabled_at, row.login)  # fmt: skip

@@ -39,7 +39,7 @@ users = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("role", Text, nullable=False),
     Column("tenant", Text),
-    #: argon2id, with its parameters and salt.
+    #: argon2id, with its parameters and salt. Empty: there is none, they log in through a provider.
     Column("password", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
@@ -47,6 +47,28 @@ users = Table(
     CheckConstraint(_ROLE, name="role"),
     sqlite_autoincrement=True,
 )
+
+user_identities = Table(
+    "user_identities",
+    metadata,
+    #: The provider, as it calls itself, and what it calls the person for ever.
+    Column("issuer", Text, primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("user_id", Id, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    #: The last login.
+    Column("seen_at", Instant),
+)
+Index("ix_user_identities_user", user_identities.c.user_id)
+
+oidc_flows = Table(
+    "oidc_flows",
+    metadata,
+    #: SHA-256 of what the browser's cookie holds.
+    Column("digest", Text, primary_key=True),
+    Column("created_at", Instant, nullable=False),
+)
+Index("ix_oidc_flows_created", oidc_flows.c.created_at)
 
 logins = Table(
     "logins",

@@ -113,15 +113,18 @@ def create_user(name: str, role: str, tenant: str | None) -> None:
 
 @users.command("list")
 def list_users() -> None:
-    """List users."""
+    """List users, and how they log in: by a password, or through OpenID Connect."""
     accounts = door()
     found, now = accounts.users(), accounts._app.engine.clock.now()
     if state().json:
         show.as_json([_user(one) for one in found])
         return
     show.table(
-        "!user !role tenant made !state",
-        ((one.name, one.role.word, one.tenant or "all", relative(one.created_at, now), "off" if one.disabled_at else "on") for one in found),
+        "!user !role tenant logs_in_by made !state",
+        (
+            (one.name, one.role.word, one.tenant or "all", one.login, relative(one.created_at, now), "off" if one.disabled_at else "on")
+            for one in found
+        ),
         empty="There is no user.",
     )  # fmt: skip
 
@@ -129,7 +132,7 @@ def list_users() -> None:
 def _user(one: User) -> dict[str, object]:
     return {
         "id": one.id, "name": one.name, "role": one.role.word, "tenant": one.tenant, "created_at": one.created_at, "updated_at": one.updated_at,
-        "disabled_at": one.disabled_at,
+        "disabled_at": one.disabled_at, "login": one.login,
     }  # fmt: skip
 
 
@@ -164,3 +167,19 @@ def disable(name: str, undo: bool) -> None:
     """Let a user log in no more."""
     one = door().change_user(name, disabled=not undo, actor=actor())
     _told(one, f"User {one.name} may log in{'' if undo else ' no more; their logins have ended'}.")
+
+
+@users.command()
+@click.argument("name")
+@click.argument("subject")
+@click.option("--issuer", metavar="URL", help="The provider; else that of the setting oidc_issuer.")
+def link(name: str, subject: str, issuer: str | None) -> None:
+    """Let a user log in through OpenID Connect, and with their password no more.
+
+    SUBJECT: what the provider calls them for ever (`sub`); the audit trail has it of those who were not let in because their name is taken. Their logins end.
+    """
+    from_settings = state().duly().settings.oidc_issuer
+    if not issuer and not from_settings:
+        raise click.UsageError("There is no provider: say --issuer, or set DULY_OIDC_ISSUER.")
+    one = door().link_user(name, issuer or from_settings, subject, actor=actor())
+    _told(one, f"User {one.name} logs in through {issuer or from_settings}; their logins have ended.")

@@ -82,7 +82,7 @@ def doctor(settings: bool) -> int:
 
 #: Settings whose values are nobody else's business: a secret, and a URL that often holds one.
 _SECRET = (
-    "ai_api_key", "alerts_webhook", "alerts_webhook_secret", "anthropic_api_key", "graph_client_secret", "resend_api_key", "smtp_url", "web_token",
+    "ai_api_key", "alerts_webhook", "alerts_webhook_secret", "anthropic_api_key", "graph_client_secret", "oidc_client_secret", "resend_api_key", "smtp_url", "web_token",
 )  # fmt: skip
 
 

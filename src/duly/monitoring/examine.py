@@ -5,6 +5,7 @@ Only reads. It does not make the database, does not migrate it, and takes no loc
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import shutil
 import time
@@ -18,12 +19,13 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from duly._version import __version__
+from duly.accounts.account import ProviderFailed
 from duly.audit import read as trail
 from duly.jobs import survey
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.engine import Engine
 from duly.jobs.tables import GATE_KEY
-from duly.kernel.errors import DulyError
+from duly.kernel.errors import DulyError, InvalidArgument
 from duly.monitoring.alerts.alert import Severity
 from duly.monitoring.alerts.judge import words
 from duly.monitoring.alerts.watch import Alerts
@@ -34,11 +36,13 @@ from duly.monitoring.health import (
     GateFacts,
     HeldScope,
     LiveWorker,
+    LoginFacts,
     PausedQueue,
     ScheduleFacts,
     WakeFacts,
 )
 from duly.schedules.read import standing
+from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
 
@@ -49,7 +53,12 @@ def examine(engine: Engine) -> Facts:
     """Everything ``health.judge`` wants to know."""
     db = engine.db
     zones, zone_data = zone_facts()
-    found: dict[str, Any] = {"zones": zones, "zone_data": zone_data, "version": ""}
+    found: dict[str, Any] = {
+        "zones": zones,
+        "zone_data": zone_data,
+        "version": "",
+        "login": login_facts(engine.settings),
+    }
     try:
         if db.is_sqlite and not db.memory:
             found["file"] = file = _file(db)
@@ -96,6 +105,25 @@ def zone_facts() -> tuple[int, str]:
         return zones, f"version {importlib.metadata.version('tzdata')} of the package tzdata"
     except importlib.metadata.PackageNotFoundError:
         return zones, ""
+
+
+def login_facts(settings: Settings) -> LoginFacts | None:
+    """Whether people can log in through OpenID Connect; None where nobody is to. The provider is asked once."""
+    from duly.accounts.oidc.door import ready
+
+    try:
+        options = ready(settings)
+    except InvalidArgument as error:
+        return LoginFacts(settings.oidc_issuer, f"{error.field} {error.problem}", error.remedy)
+    if options is None:
+        return None
+    from duly.accounts.oidc.provider import Provider
+
+    try:
+        asyncio.run(Provider(options).discover())
+    except ProviderFailed as failed:
+        return LoginFacts(options.issuer, failed=failed.told)
+    return LoginFacts(options.issuer)
 
 
 def _file(db: Database) -> FileFacts:

@@ -144,6 +144,18 @@ class ScheduleFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LoginFacts:
+    """The provider that people log in through."""
+
+    issuer: str
+    #: What is wrong with the settings, and what to do.
+    wrong: str = ""
+    remedy: str = ""
+    #: What the provider did when it was asked from here; empty: it answered as it should.
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorker:
     """A worker as it last said it was."""
 
@@ -173,6 +185,7 @@ class Facts:
     zones: int | None = None
     zone_data: str = ""
     file: FileFacts | None = None
+    login: LoginFacts | None = None
     wake: WakeFacts | None = None
     gate: GateFacts | None = None
     paused: Sequence[PausedQueue] = ()
@@ -220,6 +233,16 @@ def _machine(f: Facts) -> Iterator[Finding]:
             yield fail("time zones", "this machine has no zone data: schedules cannot be read", "pip install tzdata")
     if f.file is not None:
         yield from _file(f.file)
+    if f.login is not None:
+        yield _login(f.login)
+
+
+def _login(login: LoginFacts) -> Finding:
+    if login.wrong:
+        return fail("log in", f"nobody can log in through OpenID Connect: {login.wrong}", login.remedy or "mend the setting")  # fmt: skip
+    if login.failed:
+        return warn("log in", f"{login.issuer} {login.failed}", "if the dashboard is served from here, mend that; elsewhere, look there")  # fmt: skip
+    return ok("log in", f"through {login.issuer}, which answers as it should")
 
 
 def _file(file: FileFacts) -> Iterator[Finding]:

@@ -34,6 +34,7 @@ def run(
 
     ``local``: may it be a door without accounts, where ``is_local`` allows that? Raises InvalidArgument.
     """
+    _check(app)
     opened = local and is_local(app, token, host)
     if not opened and not is_guarded(app, token):
         raise InvalidArgument("web_token", "is not set, and nobody is let in without a token or an account.", "Set DULY_WEB_TOKEN, for example to the output of `openssl rand -hex 32`, or make a user: duly users create.")  # fmt: skip
@@ -64,6 +65,13 @@ def missing() -> str | None:
     return next((name for name in NEEDED if importlib.util.find_spec(name) is None), None)
 
 
+def _check(app: Duly) -> None:
+    """Refuse settings of OpenID Connect that nobody could log in by, before anything is served. Raises InvalidArgument."""
+    from duly.accounts.oidc.door import ready
+
+    ready(app.settings)
+
+
 class Beside:
     """The site on a thread of a process that does something else, on loopback. ``url`` is where; it ends with ``stop``, or with the process.
 
@@ -71,6 +79,7 @@ class Beside:
     """
 
     def __init__(self, app: Duly, token: str, port: int = PORT, *, exact: bool = False) -> None:
+        _check(app)
         self.local = is_local(app, token, HOST)
         self._app, self._token = app, token
         self._listener = _listening(HOST, port) if exact else _first_free(port)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import Request
-from pydantic import BaseModel, Field
+from fastapi import Request, Response
+from pydantic import BaseModel, Field, computed_field
 
 from duly.accounts.account import LONGEST, SHORTEST, Forbidden, Identity, Role, read_scopes
 from duly.accounts.account import Token as KnownToken
@@ -19,9 +19,11 @@ from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.kernel.errors import InvalidArgument
 from duly.web.api.common import (  # fmt: skip
+    ETAG,
     Act,
     Cursor,
     Ident,
+    IfMatch,
     Instant,
     InstantIn,
     Limit,
@@ -32,8 +34,10 @@ from duly.web.api.common import (  # fmt: skip
     TenantIn,
     behind,
     below,
+    check_tag,
     page,
     router,
+    tag_of,
     whose,
 )
 from duly.web.api.common import cursor as cursor_of
@@ -105,6 +109,15 @@ class User(BaseModel):
     created_at: Instant
     updated_at: Instant
     disabled_at: Instant | None
+    login: Literal["password", "oidc"] = Field(
+        description="How they log in: oidc is through the provider of the settings."
+    )
+
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        # a new password is in none of them but updated_at
+        return tag_of(self.id, self.name, self.role, self.tenant, self.disabled_at, self.updated_at)
 
 
 class UserPage(BaseModel):
@@ -191,21 +204,26 @@ def routes(app: Duly) -> Any:
         return _user(accounts.create_user(given.name, given.password, given.role, tenant=tenant, actor=who.actor, reason=given.reason))  # fmt: skip
 
     @made.get("/users/{name:any}", response_model=User, responses=documented(404))
-    def user(name: Named, who: Admin) -> User:
-        """One user."""
-        return _user(accounts.user(name, who.tenant))
+    def user(name: Named, who: Admin, response: Response) -> User:
+        """One user. The ETag goes into If-Match of a change."""
+        found = _user(accounts.user(name, who.tenant))
+        response.headers["ETag"] = found.etag
+        return found
 
-    @made.patch("/users/{name:any}", response_model=User, responses=documented(404))
-    def change(name: Named, given: ChangeIn, who: Admin) -> User:
+    @made.patch("/users/{name:any}", response_model=User, responses=documented(404, 412))
+    def change(name: Named, given: ChangeIn, who: Admin, response: Response, if_match: IfMatch = None) -> User:
         """Change a user's password or role, or let them in no more, or again. Their logins end."""
         _unbounded(who)
         if given.password is None and given.role is None and given.disabled is None:
             raise InvalidArgument("password", "is not given, and neither are role and disabled.", "Say what to change.")
-        return _user(
+        found = _user(
             accounts.change_user(
-                name, password=given.password, role=given.role, disabled=given.disabled, tenant=who.tenant, actor=who.actor, reason=given.reason
+                name, password=given.password, role=given.role, disabled=given.disabled, tenant=who.tenant, actor=who.actor, reason=given.reason,
+                check=lambda known: check_tag(if_match, _user(known).etag),
             )
         )  # fmt: skip
+        response.headers["ETag"] = found.etag
+        return found
 
     return made
 

@@ -16,6 +16,7 @@ from duly.web.dashboard.pages import (
     job,
     jobs,
     login,
+    oidc,
     outbox,
     overview,
     publishing,
@@ -30,6 +31,7 @@ PAGES: tuple[Callable[[Desk], APIRouter], ...] = tuple(
     one.routes
     for one in (
         login,
+        oidc,
         overview,
         jobs,
         job,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from duly.accounts.account import LONGEST_LOGIN, Throttled
@@ -15,11 +17,7 @@ from duly.web.identity import identity_of
 
 
 def routes(desk: Desk) -> APIRouter:
-    made = desk.router()
-
-    def form(next: str, name: str = "", wrong: str = "", status: int = 200, after: float = 0) -> Response:
-        text = desk.env.get_template("login.html").render(next=next, name=name, wrong=wrong)
-        return HTMLResponse(text, status, {"Retry-After": str(max(1, round(after)))} if after else None)
+    made, form = desk.router(), partial(login_page, desk)
 
     @made.get("/login")
     def show(next: Annotated[str, Query(max_length=2_000)] = "/") -> Response:
@@ -27,8 +25,6 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/login")
     async def log_in(request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
-
         fields = await read_form(request)
 
         def one(name: str) -> str:
@@ -42,29 +38,41 @@ def routes(desk: Desk) -> APIRouter:
             return form(to, name, f"Too many wrong passwords. Try again in {_wait(error.after)}.", 429, error.after)
         if session is None:
             return form(to, name, "The name or the password is wrong.", 401)
-        had = _cookie(request)
-        if had is not None:
-            await run_in_threadpool(desk.accounts.log_out, had)
-        answer = RedirectResponse(to, status_code=303)
-        answer.set_cookie(COOKIE, session, **_kept(request), max_age=int(LONGEST_LOGIN.total_seconds()))
-        return answer
+        return await let_in(desk, request, session, to)
 
     @made.post("/logout")
     async def log_out(request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
-
         check_csrf(identity_of(request), await read_form(request))
         had = _cookie(request)
         if had is not None:
             await run_in_threadpool(desk.accounts.log_out, had)
         answer = RedirectResponse("/login", status_code=303)
-        answer.delete_cookie(COOKIE, **_kept(request))
+        answer.delete_cookie(COOKIE, **kept(request))
         return answer
 
     return made
 
 
-def _kept(request: Request) -> dict[str, Any]:
+def login_page(desk: Desk, next: str, name: str = "", wrong: str = "", status: int = 200, after: float = 0) -> Response:
+    """The page by which one logs in. ``wrong``: why that did not work. ``after``: seconds until it may."""
+    settings = desk.app.settings
+    text = desk.env.get_template("login.html").render(
+        next=next, name=name, wrong=wrong, single=settings.oidc_label if settings.oidc_issuer else ""
+    )
+    return HTMLResponse(text, status, {"Retry-After": str(max(1, round(after)))} if after else None)
+
+
+async def let_in(desk: Desk, request: Request, session: str, to: str) -> Response:
+    """The answer to somebody who has logged in. The login that the browser had before ends."""
+    had = _cookie(request)
+    if had is not None:
+        await run_in_threadpool(desk.accounts.log_out, had)
+    answer = RedirectResponse(to, status_code=303)
+    answer.set_cookie(COOKIE, session, **kept(request), max_age=int(LONGEST_LOGIN.total_seconds()))
+    return answer
+
+
+def kept(request: Request) -> dict[str, Any]:
     """Not read by scripts, not sent along by other sites, and where the connection is secret, sent over such ones only."""
     return {"path": "/", "httponly": True, "samesite": "lax", "secure": request.url.scheme == "https"}
 
