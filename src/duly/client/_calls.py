@@ -1487,6 +1487,7 @@ class User(TypedDict):
     created_at: str
     updated_at: str
     disabled_at: str | None
+    login: Literal["password", "oidc"]
 
 
 class UserIn(TypedDict):
