@@ -104,6 +104,15 @@ def no_site_is_remembered() -> Iterator[None]:
             one.cache_clear()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_kept_for_other_modules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a module of tests has worked out for itself (clocks of every zone, minute by minute) goes with it."""
+    yield
+    for one in vars(request.module).values():
+        if hasattr(one, "cache_clear"):
+            one.cache_clear()
+
+
 @pytest.fixture
 def sqlite_url(tmp_path: Path, migrated_file: Path) -> str:
     """A migrated SQLite database in a file of this test's own."""

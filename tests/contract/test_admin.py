@@ -29,6 +29,7 @@ from contract.hands import (
 )
 from duly import Context, Duly, InvalidArgument, KeyConflict, NotFound, Status, WrongState
 from duly.jobs.read import JobFilter
+from duly.jobs.survey import depths
 from duly.kernel.outcome import Outcome
 from duly.testing import ManualClock, drain
 
@@ -381,8 +382,8 @@ def test_lists_counts_and_tallies_are_a_tenants_own(app: Duly, send: Send) -> No
     send(tenant="other")
     assert ids(app.jobs.find(tenant="acme")) == mine[::-1]
     assert (app.jobs.count(tenant="acme"), app.jobs.count()) == (2, 3)
-    tally = app.db.read(lambda c: app.engine.reader.tally(c, "acme"))
-    assert [(t["ready"], t["later"], t["running"]) for t in tally] == [(1, 1, 0)]
+    stands = app.db.read(lambda c: depths(c, app.db.present(c), "acme"))
+    assert [(one.ready, one.later, one.running) for one in stands] == [(1, 1, 0)]
 
 
 # --- Looking -----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, func, literal, literal_column, null, select
+from sqlalchemy import Connection, Select, func, literal, literal_column, null, select
 
 from duly.jobs.job import ENDED, LIVE, Attempt, Job, Status
 from duly.jobs.tables import LONGEST_CLASS, NO_CLASS, attempts, error_class, jobs, jobs_done, system_state, workers
@@ -156,26 +156,6 @@ class JobReader:
 
     def children_of(self, connection: Connection, ident: int, limit: int = 1000) -> list[Job]:
         return self.find(connection, JobFilter(parent_id=ident), limit)
-
-    def tally(self, connection: Connection, tenant: str | None = None) -> list[dict[str, Any]]:
-        """Per queue: how many jobs are ready, later, running."""
-        # what is due counts as ready, also when no worker has made it claimable yet
-        later = jobs.c.due_at > self.db.now()
-        bucket = case(
-            (jobs.c.status == "running", literal("running")), (later, literal("later")), else_=literal("ready")
-        ).label("bucket")
-        query = select(jobs.c.queue, bucket, func.count().label("n"), func.min(jobs.c.run_at).label("oldest")).group_by(
-            jobs.c.queue, bucket
-        )
-        if tenant is not None:
-            query = query.where(jobs.c.tenant == tenant)
-        out: dict[str, dict[str, Any]] = {}
-        for queue, name, n, oldest in connection.execute(query):
-            entry = out.setdefault(queue, {"queue": queue, "ready": 0, "later": 0, "running": 0, "oldest_ready": None})
-            entry[name] = n
-            if name == "ready":
-                entry["oldest_ready"] = oldest
-        return [out[name] for name in sorted(out)]
 
     def live_workers(self, connection: Connection, within: float) -> list[dict[str, Any]]:
         """Workers seen in the last ``within`` seconds, by the clock that stamps them."""

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, literal, select, text, union_all
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.read import JobFilter, conditions
-from duly.jobs.tables import jobs, jobs_done
+from duly.jobs.tables import DUE, READY, RUNNING, jobs, jobs_done
 from duly.storage.database import Database
 
 
@@ -85,11 +85,13 @@ def lapsed(connection: Connection, before: datetime) -> Lapsed:
 
 #: The most queues, and priorities of one queue, that are told apart.
 HOPS = 500
+#: For what no index counts queue by queue: the most rows that are read, of all queues together.
+TOGETHER = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What stands in one queue. Each number is counted as far as a cap."""
+    """What stands in one queue."""
 
     queue: str
     #: Could be claimed now, if nothing holds the queue.
@@ -99,32 +101,53 @@ class Depth:
     running: int = 0
     #: The earliest instant that one of the ready was planned for.
     oldest: datetime | None = None
+    #: Which of the three were not counted to the end: there are at least so many.
+    at_least: frozenset[str] = frozenset()
+
+
+def altogether(stands: Sequence[Depth]) -> Depth:
+    """What stands in all of them; ``queue`` is the one with the oldest, or empty where nothing is ready."""
+    first = min((d for d in stands if d.oldest is not None), key=lambda d: (d.oldest, d.queue), default=Depth(""))
+    return Depth(
+        first.queue, sum(d.ready for d in stands), sum(d.later for d in stands), sum(d.running for d in stands), first.oldest,
+        frozenset().union(*(d.at_least for d in stands)),
+    )  # fmt: skip
 
 
 def depths(
-    connection: Connection, now: datetime, tenant: str | None = None, queue: str | None = None, cap: int = 10_000
-) -> list[Depth]:
-    """What stands in each queue, by name. However deep a backlog is, no more than ``cap`` rows of it are read.
+    connection: Connection, now: datetime, tenant: str | None = None, queue: str | None = None, cap: int = 10_000, together: int = TOGETHER
+) -> list[Depth]:  # fmt: skip
+    """What stands in each queue, by name. However deep a backlog is, no more than ``cap`` ready rows of a queue are read, and no more than
+    ``together`` of those that wait or run.
 
     For the backlog of one tenant, rows of others that stand before it are passed by.
     """
     c: Any = jobs.c
     mine = [*([c.tenant == tenant] if tenant is not None else []), *([c.queue == queue] if queue is not None else [])]
     ready, oldest = _ready(connection, mine, cap)
-    waiting = [c.status == "queued", c.due_at.is_not(None)]
-    due = select(c.queue, c.run_at).where(*waiting, c.due_at <= now, *mine).order_by(c.due_at).limit(cap).subquery()
-    promoted = select(due.c.queue, func.count(), func.min(due.c.run_at)).group_by(due.c.queue)
-    for name, n, at in connection.execute(promoted):
-        ready[name] = min(ready.get(name, 0) + n, cap)
+    due = [text(DUE), c.due_at <= now, *mine]
+    promoted = select(c.queue, c.run_at).where(*due).order_by(c.due_at).limit(together).subquery()
+    found = 0
+    for name, n, at in connection.execute(
+        select(promoted.c.queue, func.count(), func.min(promoted.c.run_at)).group_by(promoted.c.queue)
+    ):
+        found += n
+        ready[name] = ready.get(name, 0) + n
         oldest[name] = min(at, oldest.get(name, at))
-    later = _by_queue(connection, [*waiting, c.due_at > now, *mine], cap)
-    running = _by_queue(connection, [c.status == "running", *mine], cap)
-    names = sorted({*ready, *later, *running})
-    return [Depth(n, ready.get(n, 0), later.get(n, 0), running.get(n, 0), oldest.get(n)) for n in names]
+    later = _by_queue(connection, [text(DUE), c.due_at > now, *mine], together)
+    running = _by_queue(connection, [text(RUNNING), *mine], together)
+    cut = {"later": sum(later.values()) >= together, "running": sum(running.values()) >= together}
+    return [
+        Depth(
+            n, min(ready.get(n, 0), cap), later.get(n, 0), running.get(n, 0), oldest.get(n),
+            frozenset([kind for kind, is_so in {**cut, "ready": ready.get(n, 0) >= cap or found >= together}.items() if is_so]),
+        )
+        for n in sorted({*ready, *later, *running})
+    ]  # fmt: skip
 
 
-def _by_queue(connection: Connection, where: list[Any], cap: int) -> dict[str, int]:
-    some = select(jobs.c.queue).where(*where).limit(cap).subquery()
+def _by_queue(connection: Connection, where: list[Any], most: int) -> dict[str, int]:
+    some = select(jobs.c.queue).where(*where).limit(most).subquery()
     rows = connection.execute(select(some.c.queue, func.count()).group_by(some.c.queue))
     return {row[0]: row[1] for row in rows}
 
@@ -132,7 +155,7 @@ def _by_queue(connection: Connection, where: list[Any], cap: int) -> dict[str, i
 def _ready(connection: Connection, mine: list[Any], cap: int) -> tuple[dict[str, int], dict[str, datetime]]:
     """Hops along the index of claims, from queue to queue, and from priority to priority for the oldest of each."""
     c: Any = jobs.c
-    ready = [c.status == "queued", c.due_at.is_(None), *mine]
+    ready = [text(READY), *mine]
     counted: dict[str, int] = {}
     oldest: dict[str, datetime] = {}
     name, priority = "", None

@@ -93,15 +93,20 @@ jobs = Table(
     sqlite_autoincrement=True,
     postgresql_with={"fillfactor": "70", "autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_cost_delay": "0"},
 )
-_ready = "status = 'queued' AND due_at IS NULL"
+#: What the partial indexes are of, word for word: said so, a query that counts need not look at the rows themselves.
+READY, DUE, RUNNING = (
+    "status = 'queued' AND due_at IS NULL",
+    "status = 'queued' AND due_at IS NOT NULL",
+    "status = 'running'",
+)
 Index(
     "ix_jobs_ready",
     jobs.c.queue,
     jobs.c.priority.desc(),
     jobs.c.run_at,
     jobs.c.id,
-    postgresql_where=text(_ready),
-    sqlite_where=text(_ready),
+    postgresql_where=text(READY),
+    sqlite_where=text(READY),
 )
 _fair = "status = 'queued' AND due_at IS NULL AND fair"
 Index(
@@ -114,10 +119,8 @@ Index(
     postgresql_where=text(_fair),
     sqlite_where=text(_fair),
 )
-_due = "status = 'queued' AND due_at IS NOT NULL"
-Index("ix_jobs_due", jobs.c.due_at, postgresql_where=text(_due), sqlite_where=text(_due))
-_running = "status = 'running'"
-Index("ix_jobs_running", jobs.c.queue, jobs.c.lease_until, postgresql_where=text(_running), sqlite_where=text(_running))
+Index("ix_jobs_due", jobs.c.due_at, postgresql_where=text(DUE), sqlite_where=text(DUE))
+Index("ix_jobs_running", jobs.c.queue, jobs.c.lease_until, postgresql_where=text(RUNNING), sqlite_where=text(RUNNING))
 _child = "parent_id IS NOT NULL"
 Index("ix_jobs_parent", jobs.c.parent_id, postgresql_where=text(_child), sqlite_where=text(_child))
 

@@ -24,7 +24,7 @@ from duly.audit.read import TrailFilter
 from duly.audit.read import find as find_entries
 from duly.audit.seal import verify as walk
 from duly.jobs.ask import WORKER_GONE
-from duly.jobs.survey import Depth, Stretch, depths, pace, quantile
+from duly.jobs.survey import Depth, Stretch, altogether, depths, pace, quantile
 from duly.kernel.errors import DulyError
 from duly.monitoring.alerts.alert import Alert as KnownAlert
 from duly.monitoring.alerts.alert import Severity as KnownSeverity
@@ -175,12 +175,16 @@ class Probe(BaseModel):
     reasons: list[str] | None = Field(description="Null for who may not see them.")
 
 
+Kind = Literal["ready", "later", "running"]
+
+
 class QueueDepth(BaseModel):
     queue: str
     ready: int
     later: int
     running: int
     oldest: Instant | None
+    at_least: list[Kind] = Field(description="Numbers that were not counted to the end.")
 
 
 class Oldest(BaseModel):
@@ -208,6 +212,7 @@ class Totals(BaseModel):
     ready: int
     later: int
     running: int
+    at_least: list[Kind] = Field(description="Numbers that were not counted to the end.")
     succeeded: int
     failed: int
     cancelled: int
@@ -227,12 +232,12 @@ class Told(BaseModel):
 
 
 class Overview(BaseModel):
-    """How things stand. Jobs are counted as far as ten thousand of each kind and queue, so no backlog makes it slow."""
+    """How things stand. Jobs are counted as far as is told, so that no backlog makes it slow."""
 
     now: Instant
     online: bool
     gate_reason: str | None
-    capped_at: int
+    capped_at: int = Field(description="As far as the ready jobs of a queue are counted.")
     queues: list[QueueDepth]
     oldest: Oldest | None
     minutes: list[Minute] = Field(description="The earliest first.")
@@ -378,19 +383,16 @@ def _overview(app: Duly, c: Connection, tenant: str | None, *, everybodys: bool)
     stands = depths(c, now, tenant, cap=CAP)
     gone = pace(app.db, c, now, timedelta(minutes=1), MINUTES, tenant, CAP, SAMPLED)
     gate = gate_facts(app.engine, c)
-    waiting = min((d for d in stands if d.oldest is not None), key=lambda d: (d.oldest, d.queue), default=None)
-    oldest = None
-    if waiting is not None and waiting.oldest is not None:
-        oldest = Oldest(
-            queue=waiting.queue, at=waiting.oldest, seconds=max(0.0, (now - waiting.oldest).total_seconds())
-        )
+    total, oldest = altogether(stands), None
+    if total.oldest is not None:
+        oldest = Oldest(queue=total.queue, at=total.oldest, seconds=max(0.0, (now - total.oldest).total_seconds()))
     ended = sum((Counter(one.ended) for one in gone), Counter[str]())
     waits = sorted(wait for one in gone for wait in one.waits)
     return Overview(
         now=now, online=gate.online, gate_reason=(gate.reason or None) if not gate.online else None, capped_at=CAP,
-        queues=[QueueDepth(**asdict(d)) for d in stands], oldest=oldest, minutes=[_minute(one) for one in gone],
+        queues=[QueueDepth(**{**asdict(d), "at_least": sorted(d.at_least)}) for d in stands], oldest=oldest, minutes=[_minute(one) for one in gone],
         totals=Totals(
-            ready=sum(d.ready for d in stands), later=sum(d.later for d in stands), running=sum(d.running for d in stands),
+            ready=total.ready, later=total.later, running=total.running, at_least=sorted(total.at_least),
             succeeded=ended["succeeded"], failed=ended["failed"], cancelled=ended["cancelled"],
             wait_median=quantile(waits, 0.5), wait_p95=quantile(waits, 0.95),
         ),

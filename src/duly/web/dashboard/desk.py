@@ -79,7 +79,7 @@ class Desk:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self.env.globals.update(
-            state=words.state, kind=words.kind_of, moment=words.when, mark=words.mark, when=words.when, ago=words.ago, countdown=words.countdown, exactly=words.exactly, span=words.span, between=words.between, count=words.count,
+            state=words.state, kind=words.kind_of, moment=words.when, mark=words.mark, when=words.when, ago=words.ago, countdown=words.countdown, exactly=words.exactly, span=words.span, between=words.between, count=words.count, depth=words.depth,
             plural=words.plural, document=words.document, line=words.line, problem_of=words.problem_of, sparkline=words.sparkline,
             version=__version__, csrf_field=CSRF_FIELD, query=query, relative=words.relative,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
+from duly.jobs.survey import Depth
 from duly.monitoring.redact import redacted, visible
 
 #: Characters of a document that a page shows.
@@ -125,6 +126,12 @@ def between(start: datetime | None, end: datetime | None) -> str:
 def count(number: int, cap: int | None = None) -> str:
     """A number for people; one that was counted no further says so."""
     return f"{number:,}+" if cap is not None and number >= cap else f"{number:,}"
+
+
+def depth(one: Depth, kind: str) -> str:
+    """Its ready, later or running jobs, for people."""
+    number: int = getattr(one, kind)
+    return f"{number:,}+" if kind in one.at_least else f"{number:,}"
 
 
 def plural(number: int, noun: str, many: str | None = None) -> str:

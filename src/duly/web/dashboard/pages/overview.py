@@ -15,11 +15,12 @@ from duly.app import Duly
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.job import Status
 from duly.jobs.read import JobFilter
-from duly.jobs.survey import pace
+from duly.jobs.survey import altogether, depths, pace
 from duly.kernel.errors import NotFound
 from duly.monitoring.examine import gate_facts
 from duly.web.api.common import whose
 from duly.web.dashboard.desk import Desk, query, sees
+from duly.web.dashboard.words import depth
 
 Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
 #: Failed jobs that are listed.
@@ -70,7 +71,7 @@ def routes(desk: Desk) -> APIRouter:
         def ask() -> dict[str, Any]:
             return app.db.read(
                 lambda c: {
-                    "tally": app.engine.reader.tally(c, mine),
+                    "stands": depths(c, app.db.present(c), mine),
                     "beats": beats_of(app, c, mine),
                     "workers": app.engine.reader.live_workers(c, WORKER_GONE),
                     "gate": gate_facts(app.engine, c),
@@ -83,7 +84,7 @@ def routes(desk: Desk) -> APIRouter:
         beats: list[Beat] = found["beats"]
         return desk.page(
             request, "overview.html", "Overview", **found, raised=raised, slots=_slots(app, who), banners=banners(app, found, raised, who),
-            totals=_totals(found["tally"]), hour=_hour(beats), chart=_chart(beats), delays=_delay_chart(beats), scoped=who.tenant,
+            totals=altogether(found["stands"]), hour=_hour(beats), chart=_chart(beats), delays=_delay_chart(beats), scoped=who.tenant,
         )  # fmt: skip
 
     return made
@@ -97,26 +98,18 @@ def banners(app: Duly, found: dict[str, Any], raised: Any, who: Identity) -> lis
         by = f" by {gate.by}" if gate.by else ""
         out.append(Banner("bad", f"The gate is offline{by}: no worker claims anything.{f' {gate.reason}' if gate.reason else ''}", "/queues", "Queues & gate"))  # fmt: skip
     served = {queue for worker in found["workers"] for queue in worker["queues"]}
-    unserved = [row for row in found["tally"] if row["ready"] and row["queue"] not in served]
+    unserved = [one for one in found["stands"] if one.ready and one.queue not in served]
     if unserved and not found["workers"]:
-        out.append(Banner("bad", f"No worker is alive, and {sum(row['ready'] for row in unserved):,} jobs are ready.", "/jobs?status=queued", "Queued jobs"))  # fmt: skip
+        out.append(Banner("bad", f"No worker is alive, and {depth(altogether(unserved), 'ready')} jobs are ready.", "/jobs?status=queued", "Queued jobs"))  # fmt: skip
     else:
-        for row in unserved[:3]:
-            name = row["queue"]
-            out.append(Banner("warn", f"No worker serves queue {name}, and {row['ready']:,} of its jobs are ready: duly worker --queue {name}", query("/jobs", queue=name, status="queued"), "Its jobs"))  # fmt: skip
+        for one in unserved[:3]:
+            name = one.queue
+            out.append(Banner("warn", f"No worker serves queue {name}, and {depth(one, 'ready')} of its jobs are ready: duly worker --queue {name}", query("/jobs", queue=name, status="queued"), "Its jobs"))  # fmt: skip
     for alert in (raised or ())[:3]:
         if not alert.is_acked and alert.rule not in ("gate_offline", "queue_unserved"):
             kind = "bad" if alert.severity == "critical" else "warn"
             out.append(Banner(kind, alert.detail, "/alerts", "Alerts"))
     return out
-
-
-def _totals(tally: list[dict[str, Any]]) -> dict[str, Any]:
-    oldest = min((row for row in tally if row["oldest_ready"] is not None), key=lambda row: row["oldest_ready"], default=None)  # fmt: skip
-    return {
-        **{name: sum(row[name] for row in tally) for name in ("ready", "running", "later")},
-        "oldest": oldest["oldest_ready"] if oldest else None, "oldest_queue": oldest["queue"] if oldest else "",
-    }  # fmt: skip
 
 
 def _hour(beats: list[Beat]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from duly.accounts.account import Identity, Role
 from duly.calendars.tables import queue_scopes
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.queues import QueueSettings
+from duly.jobs.survey import Depth, depths
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name
 from duly.kernel.recurrence.reading import read_duration
@@ -37,16 +38,16 @@ def routes(desk: Desk) -> APIRouter:
 
         def look(c: Connection) -> dict[str, Any]:
             now, calendar = app.db.present(c), app.engine.calendars.calendar(c)
-            tally = {row["queue"]: row for row in app.engine.reader.tally(c, mine)}
+            stands = {one.queue: one for one in depths(c, now, mine)}
             workers = app.engine.reader.live_workers(c, WORKER_GONE)
             served = Counter(queue for worker in workers for queue in worker["queues"])
             known = app.engine.queues.all(c)
             rows = []
-            for name in sorted({*tally, *served, *known} if mine is None else tally):
+            for name in sorted({*stands, *served, *known} if mine is None else stands):
                 dark = calendar.applying_to(*queue_scopes(name)).covering(now)
                 settings = known.get(name, QueueSettings(name))
                 rows.append({"name": name, "settings": settings, "held": settings.is_held(now), "dark": dark, "workers": served[name], "limits": _limits(settings),
-                             **{"ready": 0, "running": 0, "later": 0, "oldest_ready": None, **tally.get(name, {})}})  # fmt: skip
+                             "stands": stands.get(name, Depth(name))})  # fmt: skip
             return {
                 "rows": rows,
                 "workers": workers if mine is None else [],
