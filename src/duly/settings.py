@@ -7,11 +7,11 @@ over the default. ``duly doctor --settings`` prints this table, and the referenc
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
 
 from duly.kernel.errors import InvalidArgument
 
@@ -378,10 +378,29 @@ def _parse(name: str, source: str, raw: Any, kind: Any, meta: Mapping[str, Any])
         if not matches:
             raise InvalidArgument(source, f"is {raw!r}.", f"Choose one of: {', '.join(choices)}.")
         return matches[0]
-    try:
-        value = TypeAdapter(kind).validate_python(raw.strip() if isinstance(raw, str) else raw)
-    except ValidationError as error:
-        raise InvalidArgument(source, f"is {raw!r}: {error.errors()[0]['msg']}.") from None
+    value = _read(source, raw, kind)
     if low is not None and not value >= low:
         raise InvalidArgument(source, f"is {value:g}; the least allowed is {low:g}.")
     return value
+
+
+#: Texts of numbers that mean the same to everybody.
+_WHOLE, _DECIMAL = re.compile(r"-?[0-9]{1,15}"), re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
+
+
+def _read(source: str, raw: Any, kind: Any) -> Any:
+    """The value as its type. What is plain is read here, so that a worker need not load pydantic for its settings."""
+    kinds = [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not NoneType]
+    text = raw.strip() if isinstance(raw, str) else None
+    if type(raw) in kinds:
+        return raw if text is None else text
+    if text is not None and kinds == [int] and _WHOLE.fullmatch(text):
+        return int(text)
+    if text is not None and kinds == [float] and _DECIMAL.fullmatch(text):
+        return float(text)
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_python(raw if text is None else text)
+    except ValidationError as error:
+        raise InvalidArgument(source, f"is {raw!r}: {error.errors()[0]['msg']}.") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -16,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, PlainSerializer, PlainValidator
 
-from duly.jobs.codec import Codec, encode_output, encode_plain
+from duly.jobs.codec import Arguments, Codec, encode_output, encode_plain
 from duly.kernel.errors import InvalidArgument, InvalidPayload
 
 LIMIT = 100_000
@@ -202,6 +204,82 @@ def test_a_none_beside_a_value_of_a_foreign_class_harms_nobody() -> None:
     def fn(a: Carried, b: int | None) -> None: ...
 
     assert travel(fn, Foreign("x"), None) == ((), {"a": Foreign("x"), "b": None})
+
+
+# --- The short way -----------------------------------------------------------------------------------------------------
+
+
+def light(
+    whole: int, said: str, real: float, sure: bool, perhaps: int | None = None, either: int | str | bool = "x", half: Optional[float] = 0.5  # noqa: UP045
+) -> None: ...  # fmt: skip
+
+
+def answer(act: Callable[[], Any]) -> Any:
+    """What comes of it, as something to compare: 1 is not 1.0."""
+    try:
+        found = act()
+        return repr(found if isinstance(found, str) else (found.args, sorted(found.kwargs.items())))
+    except InvalidArgument as refused:
+        return type(refused), refused.field, str(refused)
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.text('\ud800\x00a\\u"\n'),
+    st.sampled_from(Level),
+)
+FITTING = {
+    "whole": st.integers(), "said": st.text(), "real": st.floats(), "sure": st.booleans(), "perhaps": st.none() | st.integers(),
+    "either": st.integers() | st.text() | st.booleans(), "half": st.none() | st.floats(),
+}  # fmt: skip
+CALLS = st.one_of(
+    st.fixed_dictionaries({n: FITTING[n] for n in list(FITTING)[:4]}, optional={n: FITTING[n] for n in list(FITTING)[4:]}),
+    st.dictionaries(st.sampled_from([*FITTING, "stranger"]), SCALARS),
+)  # fmt: skip
+
+
+@given(CALLS)
+def test_plain_values_travel_as_the_model_of_the_signature_would_carry_them(arguments: dict[str, Any]) -> None:
+    codec = Codec(light, "t", {})
+    assert codec._light
+    carefully = answer(lambda: codec._typed.encode(arguments, LIMIT))
+    assert answer(lambda: codec.encode(arguments, LIMIT)) == carefully
+    if isinstance(carefully, str):
+        text = codec.encode(arguments, LIMIT)
+        assert answer(lambda: codec.decode(text)) == answer(lambda: carefully_decoded(codec, text))
+
+
+ODD = SCALARS | st.lists(st.integers()) | st.sampled_from([2**64, 2**70, "7", "1.5", 7.0])
+STORED = st.fixed_dictionaries(
+    {n: FITTING[n] | ODD for n in list(FITTING)[:4]}, optional={n: FITTING[n] | ODD for n in [*list(FITTING)[4:]]} | {"stranger": ODD}
+)  # fmt: skip
+
+
+@given(CALLS | STORED, st.randoms())
+def test_stored_input_is_read_as_the_model_of_the_signature_would_read_it(
+    arguments: dict[str, Any], dice: random.Random
+) -> None:
+    names = list(arguments)
+    dice.shuffle(names)
+    codec, text = Codec(light, "t", {}), json.dumps({name: arguments[name] for name in names})
+    assert answer(lambda: codec.decode(text)) == answer(lambda: carefully_decoded(codec, text))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"whole":1,"whole":2,"said":"","real":1.0,"sure":true}', '{"real":1e400}']
+)
+def test_stored_input_that_is_odd_is_read_as_the_model_would_read_it(text: str) -> None:
+    codec = Codec(light, "t", {})
+    assert answer(lambda: codec.decode(text)) == answer(lambda: carefully_decoded(codec, text))
+
+
+def carefully_decoded(codec: Codec, text: str) -> Arguments:
+    given, values, _ = codec._typed.decode(text)
+    return Arguments((), {p.name: values[p.field] for p in codec.parameters if p.field in given})
 
 
 # --- Refusals ----------------------------------------------------------------------------------------------------------

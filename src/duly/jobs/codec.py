@@ -1,45 +1,34 @@
 """Carrying arguments: typed values in, JSON text in the row, the same typed values out.
 
-A task's signature is read once and becomes a pydantic model: each argument is checked and encoded by its annotation when
-the job is enqueued (so a wrong one is refused where the mistake is, naming the parameter) and decoded the same way when it
-runs. A parameter without an annotation carries plain JSON only. Parameters that the worker fills in by itself (``job``,
-``session``) are not part of the input.
+A task's signature is read once: each argument is checked and encoded by its annotation when the job is enqueued (so a wrong
+one is refused where the mistake is, naming the parameter) and decoded the same way when it runs. A parameter without an
+annotation carries plain JSON only. Parameters that the worker fills in by itself (``job``, ``session``) are not part of the input.
+
+Where all parameters are numbers, texts and truth values, values of exactly these types are carried as they are. Everything
+else, wrong values too, is for a pydantic model of the signature (``typed``), which would say the same of them.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import orjson
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PydanticSchemaGenerationError,
-    PydanticUserError,
-    ValidationError,
-    create_model,
-)
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from duly.kernel.errors import InvalidArgument, InvalidPayload
-from duly.kernel.payload import check_size, check_text, check_value
+from duly.kernel.payload import check_size, check_value, examine
 
-_CONFIG = ConfigDict(
-    arbitrary_types_allowed=False,
-    ser_json_bytes="base64",
-    val_json_bytes="base64",
-    ser_json_inf_nan="constants",
-    ser_json_timedelta="iso8601",
-    extra="forbid",
-    hide_input_in_errors=True,
-    protected_namespaces=(),
-)
-#: Texts in an encoding that make a closer look worth while (in a nested model, a float that is not finite becomes null).
-_SUSPECTS = (b"\\u0000", b"NaN", b"Infinity", b":null", b"[null", b",null")
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from duly.jobs.typed import Typed
+
+#: The types whose values are carried as they are, each by itself or beside None.
+_AS_THEY_ARE = (str, int, float, bool, NoneType)
 
 
 class Arguments(NamedTuple):
@@ -47,6 +36,19 @@ class Arguments(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+class Parameter(NamedTuple):
+    """One parameter that travels."""
+
+    name: str
+    #: Its field in the model.
+    field: str
+    kind: Any
+    required: bool
+    positional_only: bool
+    #: Without a type that says how to carry it.
+    untyped: bool
 
 
 class Codec:
@@ -62,9 +64,7 @@ class Codec:
             hints = get_type_hints(fn, include_extras=True)
         except NameError as error:
             raise InvalidArgument(self.owner, f"has an annotation that cannot be resolved: {error}.") from None
-        fields: dict[str, Any] = {}
-        #: (parameter, field, positional-only?, without a type that says how to carry it?)
-        self.parameters: list[tuple[str, str, bool, bool]] = []
+        self.parameters: list[Parameter] = []
         self.rest: str | None = None
         visible: list[inspect.Parameter] = []
         for position, p in enumerate(self.signature.parameters.values()):
@@ -82,29 +82,32 @@ class Codec:
                 continue
             kind = hints.get(p.name, Any)
             inner = f"·{position}"  # no keyword of a **rest can have this name
-            required = ... if p.default is p.empty else None
-            fields[inner] = (kind, Field(default=required, alias=p.name))
-            self.parameters.append((p.name, inner, p.kind is p.POSITIONAL_ONLY, is_plain(kind)))
+            positional = p.kind is p.POSITIONAL_ONLY
+            self.parameters.append(Parameter(p.name, inner, kind, p.default is p.empty, positional, is_plain(kind)))
         self.visible = self.signature.replace(parameters=visible, return_annotation=inspect.Signature.empty)
-        config = ConfigDict(**{**_CONFIG, "extra": "allow"}) if self.rest else _CONFIG
-        try:
-            self.model: type[BaseModel] = create_model(f"Input of {name}", __config__=config, **fields)
-        except (PydanticSchemaGenerationError, PydanticUserError) as error:
-            raise InvalidArgument(
-                self.owner,
-                f"has a parameter whose type cannot be carried as JSON: {str(error).splitlines()[0]}",
-                "Use a dataclass, a pydantic model or plain types.",
-            ) from None
-        self._validate = self.model.__pydantic_validator__.validate_python
-        self._decode = self.model.__pydantic_validator__.validate_json
-        self._dump = self.model.__pydantic_serializer__.to_json
-        self._plain = self.model.__pydantic_serializer__.to_python
-        self._untyped = [(n, f) for n, f, _, untyped in self.parameters if untyped]
-        self._names = [(n, f) for n, f, _, _ in self.parameters]
         self._in_place = [
             p.name for p in visible if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and self.rest is None
         ]
-        self._simple = self.rest is None and not any(positional for _, _, positional, _ in self.parameters)
+        self._names = [(p.name, p.field) for p in self.parameters]
+        self._simple = self.rest is None and not any(p.positional_only for p in self.parameters)
+        #: Parameter → the types of its values, where all are carried as they are; else None.
+        self._kinds = {p.name: _kinds(p.kind) for p in self.parameters}
+        self._floats = any(kinds is not None and float in kinds for kinds in self._kinds.values())
+        self._needed = {p.name for p in self.parameters if p.required}
+        self._light = self._simple and all(self._kinds.values())
+        if not self._light:
+            _ = self._typed  # what can never travel is refused at once
+
+    @cached_property
+    def _typed(self) -> Typed:
+        from duly.jobs.typed import Typed
+
+        return Typed(self.task, self.owner, self.parameters, self.rest)
+
+    @property
+    def model(self) -> type[BaseModel]:
+        """The signature as a model."""
+        return self._typed.model
 
     # ------------------------------------------------------------------ there
 
@@ -129,73 +132,67 @@ class Codec:
 
     def encode(self, arguments: Mapping[str, Any], limit: int) -> str:
         """JSON text of the arguments given by name. Raises InvalidArgument or InvalidPayload naming the parameter."""
-        try:
-            model = self._validate(arguments)
-        except ValidationError as error:
-            raise self._refused(error) from None
-        values = model.__dict__
-        for name, inner in self._untyped:
-            if inner in model.__pydantic_fields_set__:
-                check_value(values[inner], name)
-        if self.rest and model.__pydantic_extra__:
-            check_value(dict(model.__pydantic_extra__), "")
-        try:
-            encoded: bytes = self._dump(model, by_alias=True, exclude_unset=True)
-        except (PydanticSerializationError, UnicodeEncodeError, ValueError, RecursionError) as error:
-            self._find(arguments)
-            raise InvalidPayload(self.owner, f"has an argument that cannot be encoded: {error}.") from None
-        for suspect in _SUSPECTS:
-            if suspect in encoded:
-                _examine(self._plain(model, mode="json", by_alias=True, exclude_unset=True), "")
-                break
-        check_size(len(encoded), limit, f"the input of {self.owner}")
-        return encoded.decode()
-
-    def _find(self, arguments: Mapping[str, Any]) -> None:
-        """Walk the arguments as plain values and name the first that cannot be carried, if plain values tell."""
-        for name, value in arguments.items():
+        if self._light and self._fits(arguments):
             try:
-                plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
-            except Exception:
-                plain = value
-            check_value(plain, name)
+                encoded = orjson.dumps({name: arguments[name] for name, _ in self._names if name in arguments})
+            except orjson.JSONEncodeError:
+                pass  # a number of more than 64 bits, half a character
+            else:
+                if b"\\u0000" not in encoded and not (self._floats and _any_wild(arguments)):
+                    check_size(len(encoded), limit, f"the input of {self.owner}")
+                    return encoded.decode()
+        return self._typed.encode(arguments, limit)
 
-    def _refused(self, error: ValidationError) -> InvalidArgument:
-        first = error.errors(include_url=False, include_input=False)[0]
-        names = {f: n for n, f in self._names}
-        where = [names.get(str(part), part) for part in first["loc"]]
-        path = str(where[0]) if where else self.task
-        for part in where[1:]:
-            path += f"[{part}]" if isinstance(part, int) else f".{part}"
-        message = first["msg"]
-        if first["type"] == "extra_forbidden":
-            message = f"is not a parameter of {self.owner}"
-        elif first["type"] == "missing":
-            message = f"is required by {self.owner}"
-        return InvalidArgument(path, message[0].lower() + message[1:] + ".")
+    def _fits(self, arguments: Mapping[str, Any]) -> bool:
+        """Are these exactly such values as are carried as they are, and all that are needed?"""
+        kinds = self._kinds
+        for name, value in arguments.items():
+            found = kinds.get(name)
+            if found is None or type(value) not in found:
+                return False
+        return self._needed <= arguments.keys()
 
     # ------------------------------------------------------------------ and back
 
     def decode(self, text: str) -> Arguments:
         """The arguments as they were sent. Raises InvalidArgument when the stored input no longer fits the signature."""
-        try:
-            model = self._decode(text)
-        except ValidationError as error:
-            raise self._refused(error) from None
-        given, values = model.__pydantic_fields_set__, model.__dict__
+        if self._light:
+            try:
+                found = orjson.loads(text)
+            except orjson.JSONDecodeError:
+                found = None
+            if type(found) is dict and self._fits(found):
+                return Arguments((), found)
+        given, values, extra = self._typed.decode(text)
         if self._simple:
             return Arguments((), {name: values[inner] for name, inner in self._names if inner in given})
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for name, inner, positional, _ in self.parameters:
-            if inner in given:
-                if positional:
-                    args.append(values[inner])
+        for p in self.parameters:
+            if p.field in given:
+                if p.positional_only:
+                    args.append(values[p.field])
                 else:
-                    kwargs[name] = values[inner]
-        if self.rest and model.__pydantic_extra__:
-            kwargs.update(model.__pydantic_extra__)
+                    kwargs[p.name] = values[p.field]
+        if self.rest:
+            kwargs.update(extra)
         return Arguments(tuple(args), kwargs)
+
+
+def _any_wild(arguments: Mapping[str, Any]) -> bool:
+    """Is there a number that is not finite? It would be stored as null."""
+    return any(type(value) is float and not math.isfinite(value) for value in arguments.values())
+
+
+def _kinds(kind: Any) -> frozenset[type] | None:
+    """The types of values of an annotation, where all of them are carried as they are; None where a model has to see to it.
+
+    A whole number of more than 64 bits reads as a float, so int and float do not go together.
+    """
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if not all(any(one is known for known in _AS_THEY_ARE) for one in kinds) or (int in kinds and float in kinds):
+        return None
+    return frozenset(kinds)
 
 
 def is_plain(kind: Any) -> bool:
@@ -210,19 +207,6 @@ def is_plain(kind: Any) -> bool:
         return is_plain(inner[-1]) and (len(inner) == 1 or inner[0] in (str, Any))
     others = [k for k in inner if k not in (NoneType, str, int, float, bool)]
     return origin in (Union, UnionType) and bool(others) and all(map(is_plain, others))
-
-
-def _examine(value: Any, path: str) -> None:
-    """Walk what is about to be stored and name the first text or number that no database would give back."""
-    if isinstance(value, str | float):
-        check_value(value, path)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            check_text(key, f"{path} (a key)")
-            _examine(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list | tuple):
-        for position, inner in enumerate(value):
-            _examine(inner, f"{path}[{position}]")
 
 
 def encode_plain(value: Any, what: str, limit: int) -> str:
@@ -246,11 +230,13 @@ def encode_output(value: Any, limit: int) -> tuple[str | None, str | None]:
     text = encoded.decode()
     if "\\u0000" in text:
         try:
-            _examine(orjson.loads(encoded), "the result")
+            examine(orjson.loads(encoded), "the result")
         except InvalidPayload as error:
             return None, str(error)
     return text, None
 
 
 def _jsonable(value: Any) -> Any:
+    from pydantic_core import to_jsonable_python
+
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="null")

@@ -111,6 +111,19 @@ def check_value(value: Any, path: str, depth: int = 0) -> None:
         )
 
 
+def examine(value: Any, path: str) -> None:
+    """Walk what is about to be stored and name the first text or number that no database would give back."""
+    if isinstance(value, str | float):
+        check_value(value, path)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            check_text(key, f"{path} (a key)")
+            examine(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list | tuple):
+        for position, inner in enumerate(value):
+            examine(inner, f"{path}[{position}]")
+
+
 def check_size(encoded: int, limit: int, path: str) -> None:
     """Refuse an encoded payload of more than ``limit`` bytes."""
     if encoded > limit:

@@ -7,12 +7,13 @@ import inspect
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from duly.jobs.codec import encode_output
 from duly.kernel.errors import InvalidPayload, PermanentError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 def encoded(value: Any, name: str, limit: int) -> str | None:
@@ -50,6 +51,8 @@ def decoded(fn: Callable[..., Any], value: Any, name: str) -> Any:
     adapter = _adapter(kind)
     if adapter is None:
         return value
+    from pydantic import ValidationError
+
     try:
         return adapter.validate_python(value, strict=False)
     except ValidationError as error:
@@ -80,6 +83,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any] | None:
 
 @functools.lru_cache(maxsize=1024)
 def _made(kind: Any) -> TypeAdapter[Any] | None:
+    from pydantic import TypeAdapter  # six megabytes, for those whose steps say what they answer
+
     try:
         return TypeAdapter(kind)
     except Exception:
