@@ -104,6 +104,19 @@ def no_site_is_remembered() -> Iterator[None]:
             one.cache_clear()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def passwords_cost_little() -> Iterator[None]:
+    """A fifth of a second of a core for each password is meant for those who guess; `tests/accounts` asks for the real ones."""
+    from argon2 import PasswordHasher
+    from argon2.profiles import CHEAPEST
+
+    from duly.accounts import door
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(door, "_hasher", lambda: PasswordHasher.from_parameters(CHEAPEST))
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def nothing_is_kept_for_other_modules(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a module of tests has worked out for itself (clocks of every zone, minute by minute) goes with it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -111,6 +113,21 @@ def test_a_password_is_kept_as_argon2_and_nowhere_else(accounts: Accounts) -> No
     assert "$argon2id$" in kept
     assert WORDS not in kept
     assert session not in kept
+
+
+def test_a_password_costs_who_guesses_what_the_library_advises() -> None:
+    from argon2 import PasswordHasher, extract_parameters
+
+    asked = subprocess.run(
+        [sys.executable, "-c", f"from duly.accounts.door import hashed; print(hashed({WORDS!r}))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # a process of its own: the suite's passwords are cheap
+    meant = PasswordHasher()
+    got = extract_parameters(asked.stdout.strip())
+    assert (got.memory_cost, got.time_cost) == (meant.memory_cost, meant.time_cost)
+    assert meant.memory_cost >= 19 * 1024  # OWASP's least
 
 
 def test_a_login_is_new_each_time_and_ends(accounts: Accounts, clock: ManualClock) -> None:
