@@ -14,7 +14,7 @@ import pytest
 
 from duly import Duly
 from duly.accounts.door import Accounts
-from duly.client import ApiError, Client, etag
+from duly.client import ApiError, Client
 from duly.client._calls import Calls
 from duly.testing import drain
 from duly.web.app import create
@@ -154,11 +154,11 @@ def test_a_stale_edit_is_refused(duly: Client) -> None:
     recurrence = {"kind": "cron", "expression": "0 9 * * *", "tz": "Europe/Rome"}
     made = duly.schedules.put("reports/daily", recurrence=recurrence, task="greet")
     changed = duly.schedules.put(
-        "reports/daily", recurrence=recurrence, task="greet", overlap="skip", if_match=etag(made["version"])
+        "reports/daily", recurrence=recurrence, task="greet", overlap="skip", if_match=made["etag"]
     )
     assert changed["version"] == 2
     with pytest.raises(ApiError) as stale:
-        duly.schedules.put("reports/daily", recurrence=recurrence, task="greet", if_match=etag(1))
+        duly.schedules.put("reports/daily", recurrence=recurrence, task="greet", if_match=made["etag"])
     assert stale.value.status == 412
     assert duly.schedules.remove("reports/daily", reason="over") is None
 

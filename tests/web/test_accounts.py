@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -188,6 +190,41 @@ def test_a_password_that_is_refused_is_not_repeated(client: Caller) -> None:
 
 def test_the_clock_of_these_tests_is_the_one_of_the_application(app: Duly) -> None:
     assert app.db.read(app.db.present) == NOW
+
+
+def test_a_stale_edit_of_a_user_is_refused(app: Duly, client: Caller, clock: ManualClock) -> None:  # issue 8
+    admin, path = client("admin"), "/api/v1/users/ann"
+    made = admin.post("/api/v1/users", json={"name": "ann", "password": PASSWORD}).json()
+    shown = admin.get(path)
+    assert shown.headers["etag"] == shown.json()["etag"] == made["etag"]
+    seen = {"If-Match": made["etag"]}
+    changed = admin.patch(path, json={"role": "operator"}, headers=seen)
+    assert (changed.status_code, changed.json()["role"]) == (200, "operator")
+    for change in ({"role": "admin"}, {"disabled": True}, {"password": "another sentence"}):
+        problem(admin.patch(path, json=change, headers=seen), 412)
+    assert admin.get(path).json() == changed.json()
+    assert Accounts(app).log_in("ann", PASSWORD) is not None
+    newer = {"If-Match": changed.headers["etag"]}
+    clock.advance(timedelta(seconds=1))
+    assert admin.patch(path, json={"password": "another sentence"}, headers=newer).status_code == 200
+    problem(admin.patch(path, json={"role": "admin"}, headers=newer), 412)  # a new password is a change
+    problem(admin.patch("/api/v1/users/nobody", json={"role": "admin"}, headers=newer), 404)
+    assert len(trail(app, "USER_CHANGED")) == 2
+
+
+def test_of_two_who_have_seen_the_same_user_one_changes_them(app: Duly, client: Caller) -> None:
+    Accounts(app).create_user("ann", PASSWORD)
+    seen = client("admin").get("/api/v1/users/ann").headers["etag"]
+    together = threading.Barrier(2)
+
+    def change(somebody: TestClient, role: str) -> int:
+        together.wait()
+        return somebody.patch("/api/v1/users/ann", json={"role": role}, headers={"If-Match": seen}).status_code
+
+    both = [client("admin"), client("admin")]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(change, both, ("operator", "admin")))
+    assert sorted(done) == [200, 412]
 
 
 def test_the_routes_answer_as_they_are_described(site: FastAPI, client: Caller) -> None:

@@ -96,24 +96,27 @@ def test_an_automation_is_made_looked_at_changed_and_removed(operator: TestClien
     assert (said["version"], said["is_enabled"], said["next_run"]) == (1, True, "2026-03-28T07:00:00Z")
     assert (said["messages"], said["limits"]) == ([{"role": "user", "text": "Say good morning."}], {"max_rounds": 5})
     shown = operator.get(f"{PATH}/brief")
-    assert (shown.headers["etag"], shown.json()) == ('"v1"', said)
+    assert (shown.headers["etag"], shown.json()) == (said["etag"], said)
+    first = {"If-Match": said["etag"]}
     assert operator.get(f"{PATH}/{said['id']}").json() == said
-    changed = operator.patch(
-        f"{PATH}/brief", json={"schedule": None, "triggers": ["order.paid"]}, headers={"If-Match": '"v1"'}
-    )
-    assert (changed.headers["etag"], changed.json()["next_run"], changed.json()["triggers"]) == (
-        '"v2"',
+    changed = operator.patch(f"{PATH}/brief", json={"schedule": None, "triggers": ["order.paid"]}, headers=first)
+    assert (changed.json()["version"], changed.json()["next_run"], changed.json()["triggers"]) == (
+        2,
         None,
         ["order.paid"],
     )
+    assert changed.headers["etag"] == changed.json()["etag"] != said["etag"]
     # B080: somebody else has changed it meanwhile
-    problem(operator.patch(f"{PATH}/brief", json={"prompt": "Sing."}, headers={"If-Match": '"v1"'}), 412)
-    problem(operator.delete(f"{PATH}/brief", headers={"If-Match": '"v1"'}), 412)
+    problem(operator.patch(f"{PATH}/brief", json={"prompt": "Sing."}, headers=first), 412)
+    problem(operator.delete(f"{PATH}/brief", headers=first), 412)
     off = operator.post(f"{PATH}/brief/disable", json={"reason": "holiday"}).json()
     assert (off["is_enabled"], off["version"]) == (False, 3)
-    assert operator.post(f"{PATH}/brief/enable").json()["is_enabled"] is True
-    assert operator.delete(f"{PATH}/brief?reason=done", headers={"If-Match": '"v4"'}).status_code == 204
+    on = operator.post(f"{PATH}/brief/enable").json()
+    assert on["is_enabled"] is True
+    assert operator.delete(f"{PATH}/brief?reason=done", headers={"If-Match": on["etag"]}).status_code == 204
     problem(operator.get(f"{PATH}/brief"), 404)
+    automation(operator)  # another one by the same name, of the same version as the first
+    problem(operator.patch(f"{PATH}/brief", json={"prompt": "Sing."}, headers=first), 412)
     assert ("AUTOMATION_DISABLED", "token:test 1", "holiday") in trail(app)
     assert ("AUTOMATION_REMOVED", "token:test 1", "done") in trail(app)
 
@@ -130,7 +133,7 @@ def test_an_edit_that_comes_in_between_is_seen_under_the_lock(room: Automations)
         return room.update(made.id, {"prompt": "s"}, version=version)
 
     with pytest.raises(under_test.Stale):
-        under_test._bound(stale, '"v2"', late, room)
+        under_test._bound(stale, under_test._tag(stale), late, room)
 
 
 def test_what_is_wrong_with_a_definition_is_named(operator: TestClient) -> None:

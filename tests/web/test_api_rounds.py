@@ -76,6 +76,37 @@ def test_groups_are_made_changed_and_seen(operator: TestClient, app: Duly) -> No
     ]
 
 
+def test_a_stale_edit_of_a_group_its_members_or_its_prompts_is_refused(operator: TestClient, clock: ManualClock) -> None:
+    # issue 8
+    opened(operator, clock)
+    made = operator.get(f"{GROUPS}/choir")
+    assert made.headers["etag"] == made.json()["etag"] == operator.get(GROUPS).json()["groups"][0]["etag"]
+    seen = {"If-Match": made.headers["etag"]}
+    clock.advance(timedelta(days=2))
+    operator.post(f"{PATH}/ticks", json={})  # what ticks do to a group is no edit
+    changed = operator.patch(f"{GROUPS}/choir", json={"zone": "Europe/Rome"}, headers=seen)
+    assert (changed.status_code, changed.json()["zone"]) == (200, "Europe/Rome")
+    assert operator.get(f"{GROUPS}/choir").headers["etag"] == changed.headers["etag"]
+    problem(operator.patch(f"{GROUPS}/choir", json={"zone": "Europe/Oslo"}, headers=seen), 412)
+    problem(operator.patch(f"{GROUPS}/99", json={"zone": "Europe/Oslo"}, headers=seen), 404)
+    assert operator.get(f"{GROUPS}/choir").json()["zone"] == "Europe/Rome"
+
+    ann, ben = operator.get(f"{GROUPS}/choir/members").json()["members"]
+    stale = {"If-Match": ann["etag"]}
+    assert operator.patch(f"{GROUPS}/choir/members/Ann", json={"channels": ["email"]}, headers=stale).is_success
+    problem(operator.patch(f"{GROUPS}/choir/members/Ann", json={"is_active": False}, headers=stale), 412)
+    assert operator.get(f"{GROUPS}/choir/members").json()["members"][0]["is_active"] is True
+    assert ann["etag"] != ben["etag"]
+
+    (prompt,) = operator.get(f"{GROUPS}/choir/prompts").json()["prompts"]
+    stale, path = {"If-Match": prompt["etag"]}, f"{PATH}/prompts/{prompt['id']}"
+    newer = operator.patch(path, json={"text": "Which one?"}, headers=stale).json()
+    problem(operator.patch(path, json={"text": "Any?"}, headers=stale), 412)
+    problem(operator.delete(path, headers=stale), 412)
+    assert operator.get(f"{GROUPS}/choir/prompts").json()["prompts"] == [newer]
+    assert operator.delete(path, headers={"If-Match": newer["etag"]}).status_code == 204
+
+
 def test_members_and_prompts_are_kept(operator: TestClient, client: Client) -> None:
     group(operator)
     ann = {"name": "Ann", "email": "ann@example.org", "channels": ["email"]}

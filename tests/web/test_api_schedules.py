@@ -43,29 +43,46 @@ def test_a_schedule_is_made_looked_at_changed_and_removed(operator: TestClient, 
     made = operator.put(
         f"{PATH}/nightly", json=definition(recurrence=PARIS, overlap="skip", ends_at="2027-01-01T00:00:00Z")
     )
-    assert (made.status_code, made.headers["etag"]) == (201, '"v1"'), made.text
-    said = made.json()
+    assert (made.status_code, made.json()["version"]) == (201, 1), made.text
+    said, first = made.json(), {"If-Match": made.headers["etag"]}
+    assert operator.get(f"{PATH}/nightly").headers["etag"] == said["etag"] == made.headers["etag"]
     assert (said["recurrence"]["kind"], said["next_at"], said["next_local"]) == (
         "daily", "2026-03-28T01:30:00Z", "2026-03-28T02:30:00+01:00",
     )  # fmt: skip
     assert (said["state"], said["overlap"], said["ends_at"], said["input"]) == (
         "active", "skip", "2027-01-01T00:00:00Z", {"name": "Ann"},
     )  # fmt: skip
-    again = operator.put(f"{PATH}/nightly?reason=hourly+now", json=definition(), headers={"If-Match": '"v1"'})
-    assert (again.status_code, again.headers["etag"], again.json()["version"]) == (200, '"v2"', 2)
+    again = operator.put(f"{PATH}/nightly?reason=hourly+now", json=definition(), headers=first)
+    assert (again.status_code, again.json()["version"]) == (200, 2)
+    assert again.headers["etag"] not in first.values()
     assert operator.get(f"{PATH}/nightly").json() == again.json()
     assert [v["version"] for v in operator.get(f"{PATH}/nightly/versions").json()["versions"]] == [2, 1]
     # B080: somebody else has changed it meanwhile
-    problem(operator.put(f"{PATH}/nightly", json=definition(), headers={"If-Match": '"v1"'}), 412)
+    problem(operator.put(f"{PATH}/nightly", json=definition(), headers=first), 412)
     problem(operator.put(f"{PATH}/nightly", json=definition(), headers={"If-None-Match": "*"}), 412)
-    problem(operator.put(f"{PATH}/other", json=definition(), headers={"If-Match": '"v1"'}), 412)
-    problem(operator.delete(f"{PATH}/nightly", headers={"If-Match": '"v1"'}), 412)
-    assert operator.delete(f"{PATH}/nightly?reason=moved", headers={"If-Match": '"v2"'}).status_code == 204
+    problem(operator.put(f"{PATH}/other", json=definition(), headers=first), 412)
+    problem(operator.delete(f"{PATH}/nightly", headers=first), 412)
+    second = {"If-Match": again.headers["etag"]}
+    assert operator.delete(f"{PATH}/nightly?reason=moved", headers=second).status_code == 204
     problem(operator.get(f"{PATH}/nightly"), 404)
     problem(operator.delete(f"{PATH}/nightly"), 404)
     assert {who for _, who, _ in trail(app)} == {"token:test 1"}
     assert ("SCHEDULE_REMOVED", "token:test 1", "moved") in trail(app)
     assert ("SCHEDULE_CHANGED", "token:test 1", "hourly now") in trail(app)
+
+
+def test_one_that_was_removed_and_made_anew_is_another(operator: TestClient, app: Duly) -> None:
+    made = operator.put(f"{PATH}/nightly", json=definition())
+    seen = {"If-Match": made.headers["etag"]}
+    assert operator.delete(f"{PATH}/nightly", headers=seen).status_code == 204
+    anew = operator.put(f"{PATH}/nightly", json=definition(task="greet", overlap="skip"))
+    assert anew.json()["version"] == made.json()["version"] == 1
+    problem(operator.put(f"{PATH}/nightly", json=definition(), headers=seen), 412)
+    problem(operator.delete(f"{PATH}/nightly", headers=seen), 412)
+    assert operator.get(f"{PATH}/nightly").json() == anew.json()
+    # also where that happens between the look and the change
+    with pytest.raises(WrongState, match="another one"):
+        app.schedules.remove("nightly", version=1, id=made.json()["id"])
 
 
 def test_an_edit_that_comes_in_between_is_seen_under_the_lock(app: Duly) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +14,7 @@ from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.audit.read import TrailFilter, find
-from duly.jobs.survey import depths, pace
+from duly.jobs.survey import altogether, depths, pace
 from duly.testing import ManualClock, drain
 from web.hands import problem, wander
 
@@ -141,6 +143,45 @@ def test_limits_are_replaced_as_a_whole(app: Duly, client: Caller) -> None:
         assert problem(somebody.put("/api/v1/queues/mail/limits", json=wrong), 422)["field"] == field
 
 
+def test_a_stale_edit_of_limits_is_refused(app: Duly, client: Caller) -> None:  # issue 8
+    somebody, path = client("operator"), "/api/v1/queues/mail/limits"
+    made = somebody.put(path, json={"limit": 5, "rate": {"count": 50, "seconds": 60}})
+    shown = somebody.get("/api/v1/queues/mail")
+    assert made.headers["etag"] == shown.headers["etag"] == shown.json()["etag"]
+    seen = {"If-Match": shown.headers["etag"]}
+    somebody.post("/api/v1/queues/mail/pause")  # a pause is no edit of limits
+    changed = somebody.put(path, json={"limit": 6}, headers=seen)
+    assert (changed.status_code, changed.json()["limit"], changed.json()["rate"]) == (200, 6, None)
+    problem(somebody.put(path, json={"limit": 7}, headers=seen), 412)
+    assert app.queues.get("mail").limit == 6
+    assert somebody.put(path, json={"limit": 7}, headers={"If-Match": changed.headers["etag"]}).status_code == 200
+    assert somebody.put(path, json={"limit": 8}, headers={"If-Match": "*"}).status_code == 200
+    # one that nothing is set for has an ETag too, and a refusal leaves no trace of it
+    problem(somebody.put("/api/v1/queues/new/limits", json={"limit": 1}, headers=seen), 412)
+    assert "new" not in app.queues.all()
+    app.enqueue("greet", queue="new")
+    bare = somebody.get("/api/v1/queues/new").headers["etag"]
+    assert somebody.put("/api/v1/queues/new/limits", json={"limit": 1}, headers={"If-Match": bare}).status_code == 200
+    assert len(trail(app, "QUEUE_CHANGED")) == 5
+
+
+def test_of_two_who_have_seen_the_same_limits_one_changes_them(app: Duly, client: Caller) -> None:
+    app.enqueue("greet", queue="mail")
+    seen = client().get("/api/v1/queues/mail").headers["etag"]
+    together = threading.Barrier(2)
+
+    def change(somebody: TestClient, limit: int) -> int:
+        together.wait()
+        answer = somebody.put("/api/v1/queues/mail/limits", json={"limit": limit}, headers={"If-Match": seen})
+        return answer.status_code
+
+    both = [client("operator"), client("operator")]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(change, both, (1, 2)))
+    assert sorted(done) == [200, 412]
+    assert app.queues.get("mail").limit == 1 + done.index(200)
+
+
 def test_who_belongs_to_a_tenant_sees_its_own_jobs_and_changes_no_queue(app: Duly, client: Caller) -> None:
     # R003-9
     app.enqueue("greet", queue="mail", tenant="acme")
@@ -167,8 +208,9 @@ def test_a_blackout_is_set_shown_switched_and_removed(app: Duly, client: Caller)
     # R002-8
     somebody = client("operator")
     made = somebody.put("/api/v1/blackouts/quiet", json={**QUIET, "reason": "audit day"})
-    assert (made.status_code, made.headers["etag"]) == (200, '"v1"')
     said = made.json()
+    assert (made.status_code, said["version"], made.headers["etag"]) == (200, 1, said["etag"])
+    assert somebody.get("/api/v1/blackouts/quiet").headers["etag"] == said["etag"]
     assert (said["scope"], said["window"]["days"], said["enabled"], said["reason"]) == (
         "queue:mail",
         ["fri"],
@@ -254,8 +296,25 @@ def test_depths_are_counted_as_far_as_they_are_asked_for(app: Duly, clock: Manua
     [a, b] = app.db.read(lambda c: depths(c, clock.now(), cap=10))
     assert (a.queue, a.ready, a.oldest) == ("a", 10, clock.now() - timedelta(days=1))
     assert (b.queue, b.ready) == ("b", 2)
+    assert (a.at_least, b.at_least) == ({"ready"}, set())
     assert [d.queue for d in app.db.read(lambda c: depths(c, clock.now(), "acme"))] == ["b"]
     assert [d.queue for d in app.db.read(lambda c: depths(c, clock.now(), queue="a"))] == ["a"]
+
+
+def test_of_what_is_not_due_yet_all_queues_are_counted_together_and_a_cut_is_told(
+    app: Duly, clock: ManualClock
+) -> None:
+    for queue in "ab":
+        app.enqueue_many("greet", [{} for _ in range(6)], queue=queue, run_in=60)
+    whole = app.db.read(lambda c: depths(c, clock.now()))
+    assert [(d.later, d.at_least) for d in whole] == [(6, set()), (6, set())]
+    cut = app.db.read(lambda c: depths(c, clock.now(), together=10))
+    assert sum(d.later for d in cut) == 10
+    assert {d.at_least for d in cut} == {frozenset({"later"})}
+    clock.advance(61)  # due, and no worker has noticed
+    due = app.db.read(lambda c: depths(c, clock.now()))
+    assert [(d.ready, d.later, d.oldest) for d in due] == [(6, 0, clock.now() - timedelta(seconds=1))] * 2
+    assert altogether(due).ready == 12
 
 
 def test_the_pace_is_told_by_minute_and_tenant(app: Duly, clock: ManualClock) -> None:

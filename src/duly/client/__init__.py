@@ -15,6 +15,6 @@ Needs the extra ``client``. What is sent and answered is JSON as the reference d
 from __future__ import annotations
 
 from duly.client._calls import *  # noqa: F403
-from duly.client.client import ApiError, Change, Client, etag
+from duly.client.client import ApiError, Change, Client
 
-__all__ = ["ApiError", "Change", "Client", "etag"]
+__all__ = ["ApiError", "Change", "Client"]

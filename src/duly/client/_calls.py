@@ -102,6 +102,7 @@ class Automation(TypedDict):
     created_at: str
     updated_at: str
     hidden: bool
+    etag: str
 
 
 class AutomationChange(TypedDict):
@@ -202,6 +203,7 @@ class Blackout(TypedDict):
     created_at: str
     updated_at: str
     updated_by: str
+    etag: str
 
 
 class BlackoutIn(TypedDict):
@@ -374,6 +376,7 @@ class Group(TypedDict):
     error_at: str | None
     failures: int
     created_at: str | None
+    etag: str
 
 
 class GroupChange(TypedDict):
@@ -656,6 +659,7 @@ class Listed(TypedDict):
     updated_by: str | None
     hidden: bool
     last: Occurrence | None
+    etag: str
 
 
 class MadeToken(TypedDict):
@@ -691,6 +695,7 @@ class Member(TypedDict):
     is_active: bool
     created_at: str | None
     hidden: bool
+    etag: str
 
 
 class MemberChange(TypedDict):
@@ -808,7 +813,7 @@ class OutboxPage(TypedDict):
 
 
 class Overview(TypedDict):
-    """How things stand. Jobs are counted as far as ten thousand of each kind and queue, so no backlog makes it slow."""
+    """How things stand. Jobs are counted as far as is told, so that no backlog makes it slow."""
 
     now: str
     online: bool
@@ -891,6 +896,7 @@ class Prompt(TypedDict):
     text: str
     is_active: bool
     created_at: str | None
+    etag: str
 
 
 class PromptChange(TypedDict):
@@ -982,6 +988,7 @@ class Queue(TypedDict):
     ready: int
     later: int
     running: int
+    at_least: list[Literal["ready", "later", "running"]]
     oldest: str | None
     workers: int
     limit: int | None
@@ -995,6 +1002,7 @@ class Queue(TypedDict):
     held_reason: str | None
     blackout: str | None
     blackout_until: str | None
+    etag: str
 
 
 class QueueDepth(TypedDict):
@@ -1003,6 +1011,7 @@ class QueueDepth(TypedDict):
     later: int
     running: int
     oldest: str | None
+    at_least: list[Literal["ready", "later", "running"]]
 
 
 class QueuePage(TypedDict):
@@ -1153,6 +1162,7 @@ class Schedule(TypedDict):
     updated_at: str | None
     updated_by: str | None
     hidden: bool
+    etag: str
 
 
 class ScheduleIn(TypedDict):
@@ -1460,6 +1470,7 @@ class Totals(TypedDict):
     ready: int
     later: int
     running: int
+    at_least: list[Literal["ready", "later", "running"]]
     succeeded: int
     failed: int
     cancelled: int
@@ -1488,6 +1499,7 @@ class User(TypedDict):
     updated_at: str
     disabled_at: str | None
     login: Literal["password", "oidc"]
+    etag: str
 
 
 class UserIn(TypedDict):
@@ -2398,7 +2410,7 @@ class QueuesCalls:
         return found
 
     def show(self, name: str, /) -> Queue:
-        """One queue. 404 where nothing is set for it, nobody serves it and no job stands in it."""
+        """One queue, with the ETag of its limits. 404 where nothing is set for it, nobody serves it and no job stands in it."""
         found: Queue = self._send("GET", "/api/v1/queues/{name}", {"name": name})
         return found
 
@@ -2446,9 +2458,11 @@ class QueuesCalls:
         )
         return found
 
-    def limit(self, name: str, /, **given: Unpack[LimitsIn]) -> Queue:
-        """Set what limits a queue. All of it is replaced."""
-        found: Queue = self._send("PUT", "/api/v1/queues/{name}/limits", {"name": name}, body=given)
+    def limit(self, name: str, /, *, if_match: str | None = None, **given: Unpack[LimitsIn]) -> Queue:
+        """Set what limits a queue. All of it is replaced. With ``If-Match``, only the limits that were looked at."""
+        found: Queue = self._send(
+            "PUT", "/api/v1/queues/{name}/limits", {"name": name}, body=given, headers={"if-match": if_match}
+        )
         return found
 
 
@@ -2479,14 +2493,21 @@ class RoundsCalls:
         return found
 
     def group(self, group: str, /, *, tenant: str | None = None) -> Group:
-        """One group."""
+        """One group. The ETag goes into If-Match of a change."""
         found: Group = self._send("GET", "/api/v1/rounds/groups/{group}", {"group": group}, query={"tenant": tenant})
         return found
 
-    def change_group(self, group: str, /, *, tenant: str | None = None, **given: Unpack[GroupChange]) -> Group:
+    def change_group(
+        self, group: str, /, *, tenant: str | None = None, if_match: str | None = None, **given: Unpack[GroupChange]
+    ) -> Group:
         """Change a group. A round that is not open yet follows; an open one stays as it is."""
         found: Group = self._send(
-            "PATCH", "/api/v1/rounds/groups/{group}", {"group": group}, query={"tenant": tenant}, body=given
+            "PATCH",
+            "/api/v1/rounds/groups/{group}",
+            {"group": group},
+            query={"tenant": tenant},
+            body=given,
+            headers={"if-match": if_match},
         )
         return found
 
@@ -2517,15 +2538,23 @@ class RoundsCalls:
         return found
 
     def change_member(
-        self, group: str, member: str, /, *, tenant: str | None = None, **given: Unpack[MemberChange]
+        self,
+        group: str,
+        member: str,
+        /,
+        *,
+        tenant: str | None = None,
+        if_match: str | None = None,
+        **given: Unpack[MemberChange],
     ) -> Member:
-        """Change a member."""
+        """Change a member. ``If-Match``: its ``etag`` in the list."""
         found: Member = self._send(
             "PATCH",
             "/api/v1/rounds/groups/{group}/members/{member}",
             {"group": group, "member": member},
             query={"tenant": tenant},
             body=given,
+            headers={"if-match": if_match},
         )
         return found
 
@@ -2561,16 +2590,31 @@ class RoundsCalls:
         )
         return found
 
-    def change_prompt(self, id: int, /, *, tenant: str | None = None, **given: Unpack[PromptChange]) -> Prompt:
-        """Change a prompt. Rounds that have opened keep its text."""
+    def change_prompt(
+        self, id: int, /, *, tenant: str | None = None, if_match: str | None = None, **given: Unpack[PromptChange]
+    ) -> Prompt:
+        """Change a prompt. Rounds that have opened keep its text. ``If-Match``: its ``etag`` in the list."""
         found: Prompt = self._send(
-            "PATCH", "/api/v1/rounds/prompts/{id}", {"id": id}, query={"tenant": tenant}, body=given
+            "PATCH",
+            "/api/v1/rounds/prompts/{id}",
+            {"id": id},
+            query={"tenant": tenant},
+            body=given,
+            headers={"if-match": if_match},
         )
         return found
 
-    def remove_prompt(self, id: int, /, *, reason: str | None = None, tenant: str | None = None) -> None:
-        """Take a prompt away. Rounds that have opened keep its text."""
-        self._send("DELETE", "/api/v1/rounds/prompts/{id}", {"id": id}, query={"reason": reason, "tenant": tenant})
+    def remove_prompt(
+        self, id: int, /, *, reason: str | None = None, tenant: str | None = None, if_match: str | None = None
+    ) -> None:
+        """Take a prompt away. Rounds that have opened keep its text. ``If-Match``: its ``etag`` in the list."""
+        self._send(
+            "DELETE",
+            "/api/v1/rounds/prompts/{id}",
+            {"id": id},
+            query={"reason": reason, "tenant": tenant},
+            headers={"if-match": if_match},
+        )
 
     def ticks(self, *, kind: Literal["plan", "open", "close"] | None = None, limit: int | None = None) -> Ticks:
         """The passes of the ticks, newest first; they are of all tenants, and so is who may see them."""
@@ -2891,13 +2935,15 @@ class UsersCalls:
         return found
 
     def show(self, name: str, /) -> User:
-        """One user."""
+        """One user. The ETag goes into If-Match of a change."""
         found: User = self._send("GET", "/api/v1/users/{name}", {"name": name})
         return found
 
-    def change(self, name: str, /, **given: Unpack[ChangeIn]) -> User:
+    def change(self, name: str, /, *, if_match: str | None = None, **given: Unpack[ChangeIn]) -> User:
         """Change a user's password or role, or let them in no more, or again. Their logins end."""
-        found: User = self._send("PATCH", "/api/v1/users/{name}", {"name": name}, body=given)
+        found: User = self._send(
+            "PATCH", "/api/v1/users/{name}", {"name": name}, body=given, headers={"if-match": if_match}
+        )
         return found
 
 

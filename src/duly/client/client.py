@@ -62,11 +62,6 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
         yield from (line.removesuffix("\r") for line in whole)
 
 
-def etag(version: int) -> str:
-    """The ETag of a version, for ``if_match``: 412 where it is another by now."""
-    return f'"v{version}"'
-
-
 class Client(Calls):
     """The API at an address.
 

@@ -108,6 +108,11 @@ class QueueStore:
         row = connection.execute(query.with_for_update() if lock else query).first()
         return _settings(row) if row is not None else QueueSettings(name)
 
+    def locked(self, connection: Connection, name: str) -> QueueSettings:
+        """What is set for a queue; nobody else sets anything until this transaction ends."""
+        check_name(name, "queue")
+        return self._ensure(connection, name)
+
     def set(
         self,
         connection: Connection,

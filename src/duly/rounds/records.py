@@ -6,10 +6,10 @@ or none of it. Every act of an operator is audited in the transaction of the cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
@@ -51,6 +51,10 @@ from duly.rounds.tick import ROOM
 from duly.storage.database import Database
 from duly.storage.locks import wait_lock
 from duly.storage.types import Instant
+
+T = TypeVar("T")
+#: Is told how a thing stands while nobody else changes it; what it raises leaves it so.
+Check: TypeAlias = Callable[[T], None]
 
 #: SQL that both databases understand alike: a second vote of a member moves his first one.
 _VOTE = text("""
@@ -110,12 +114,14 @@ class Records:
 
     def change_group(
         self, connection: Connection, which: int | str, tenant: str, changes: dict[str, Any], actor: str, reason: str, default_drop_time: str,
-        default_cooldown: float,
+        default_cooldown: float, check: Check[Group] | None = None,
     ) -> Group:  # fmt: skip
         """Change a group, and the round that is not open yet with it (R000-21, T000-k, T000-q). An open round is never touched."""
         ident = self.group(connection, which, tenant).id
         wait_lock(self.db, connection, ROOM, ident)
         was, now = self.group(connection, ident, tenant), self.db.present(connection)
+        if check is not None:
+            check(was)
         told = {name: value for name, value in changes.items() if getattr(was, name) != value}
         if not told:
             return was
@@ -194,11 +200,14 @@ class Records:
         return self.member(connection, group.id, ident)
 
     def change_member(
-        self, connection: Connection, group: Group, which: int | str, changes: dict[str, Any], actor: str, reason: str
-    ) -> Member:
+        self, connection: Connection, group: Group, which: int | str, changes: dict[str, Any], actor: str, reason: str,
+        check: Check[Member] | None = None,
+    ) -> Member:  # fmt: skip
         """Change a member. Of addresses the trail says only that they were changed."""
         wait_lock(self.db, connection, ROOM, group.id)
         was = self.member(connection, group.id, which)
+        if check is not None:
+            check(was)
         values = {k: ",".join(v) if k == "channels" else v for k, v in changes.items()}
         if values:
             connection.execute(update(group_members).where(group_members.c.id == was.id).values(**values))
@@ -239,10 +248,13 @@ class Records:
         return [Prompt(ident, group.id, one, True, now) for ident, one in zip(idents, texts, strict=True)]
 
     def change_prompt(
-        self, connection: Connection, ident: int, tenant: str, changes: dict[str, Any], actor: str, reason: str
-    ) -> Prompt:
+        self, connection: Connection, ident: int, tenant: str, changes: dict[str, Any], actor: str, reason: str,
+        check: Check[Prompt] | None = None,
+    ) -> Prompt:  # fmt: skip
         """Change a prompt. Rounds that are open keep the text they opened with (T000-j)."""
         group = self._group_of_prompt(connection, ident, tenant)
+        if check is not None:
+            check(self.prompt(connection, ident, tenant))
         connection.execute(update(group_prompts).where(group_prompts.c.id == ident).values(**changes))
         active = {"is_active": changes["is_active"]} if "is_active" in changes else {}
         self._audit(
@@ -250,9 +262,13 @@ class Records:
         )  # fmt: skip
         return self.prompt(connection, ident, tenant)
 
-    def remove_prompt(self, connection: Connection, ident: int, tenant: str, actor: str, reason: str) -> None:
+    def remove_prompt(
+        self, connection: Connection, ident: int, tenant: str, actor: str, reason: str, check: Check[Prompt] | None = None
+    ) -> None:  # fmt: skip
         """Take a prompt away. A scheduled round that has it chooses again when it opens."""
         group = self._group_of_prompt(connection, ident, tenant)
+        if check is not None:
+            check(self.prompt(connection, ident, tenant))
         connection.execute(delete(group_prompts).where(group_prompts.c.id == ident))
         self._audit(connection, actor, PROMPT_REMOVED, "prompt", ident, group.tenant, reason=reason, group=group.id)
 

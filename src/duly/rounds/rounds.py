@@ -35,7 +35,7 @@ from duly.rounds.group import (
 )
 from duly.rounds.notify import EMAIL_SEND, QUEUE, Notices, Telling
 from duly.rounds.plan import LATE, GroupFacts, Upcoming, upcoming
-from duly.rounds.records import Archive, Records
+from duly.rounds.records import Archive, Check, Records
 from duly.rounds.round import Comment, Round, Status, Submission, Vote
 from duly.rounds.store import Tick, TickStore
 from duly.rounds.tables import rounds as rounds_table
@@ -324,10 +324,11 @@ class Groups:
     def set(
         self, group: int | str, *, name: str = _KEEP, zone: str = _KEEP, drop_time: str | time | None = _KEEP, is_active: bool = _KEEP,
         notifications: bool = _KEEP, cooldown: float | timedelta | None = _KEEP, tenant: str | None = None, actor: str = "code",
-        reason: str = "",
+        reason: str = "", check: Check[Group] | None = None,
     ) -> Group:  # fmt: skip
         """Change a group; what is not given stays. A round that is not open yet follows its zone and its time, an open one never
-        (R000-21). Audited as GROUP_CHANGED. Raises NotFound, InvalidArgument."""
+        (R000-21). ``check``: is told how it stands while nobody else changes it; what it raises leaves it so. Audited as GROUP_CHANGED.
+        Raises NotFound, InvalidArgument."""
         given = {
             "name": name,
             "zone": zone,
@@ -341,7 +342,7 @@ class Groups:
         at, s = self._rounds._tenant(tenant), self._rounds._app.settings
         return self._rounds._write(
             lambda c: self._rounds._records.change_group(
-                c, group, at, changes, actor, reason, s.rounds_drop_time, s.rounds_cooldown
+                c, group, at, changes, actor, reason, s.rounds_drop_time, s.rounds_cooldown, check
             )
         )
 
@@ -380,9 +381,9 @@ class Members:
 
     def set(
         self, group: int | str, member: int | str, *, email: str | None = _KEEP, webhook: str | None = _KEEP, channels: Iterable[str] = _KEEP,
-        is_active: bool = _KEEP, tenant: str | None = None, actor: str = "code", reason: str = "",
+        is_active: bool = _KEEP, tenant: str | None = None, actor: str = "code", reason: str = "", check: Check[Member] | None = None,
     ) -> Member:  # fmt: skip
-        """Change a member; what is not given stays. ``is_active=False``: he has left. Audited as MEMBER_CHANGED. Raises as ``add``."""
+        """Change a member; what is not given stays. ``is_active=False``: he has left. ``check``: as for groups. Audited as MEMBER_CHANGED. Raises as ``add``."""
         given = {"email": email, "webhook": webhook, "channels": channels, "is_active": is_active}
         changes: dict[str, Any] = {key: value for key, value in given.items() if value is not _KEEP}
         if "is_active" in changes:
@@ -397,7 +398,7 @@ class Members:
             was = self._rounds._records.member(c, home.id, member)
             after = replace(was, **changes)
             check_addresses(after.email, after.webhook, after.channels)
-            return self._rounds._records.change_member(c, home, was.id, changes, actor, reason)
+            return self._rounds._records.change_member(c, home, was.id, changes, actor, reason, check)
 
         return self._rounds._write(change)
 
@@ -428,9 +429,10 @@ class Prompts:
         )
 
     def set(
-        self, prompt: int, *, text: str = _KEEP, is_active: bool = _KEEP, tenant: str | None = None, actor: str = "code", reason: str = ""
+        self, prompt: int, *, text: str = _KEEP, is_active: bool = _KEEP, tenant: str | None = None, actor: str = "code", reason: str = "",
+        check: Check[Prompt] | None = None,
     ) -> Prompt:  # fmt: skip
-        """Change a prompt. Rounds that have opened keep the text they opened with. Audited as PROMPT_CHANGED. Raises NotFound."""
+        """Change a prompt. Rounds that have opened keep the text they opened with. ``check``: as for groups. Audited as PROMPT_CHANGED. Raises NotFound."""
         changes: dict[str, Any] = {}
         if text is not _KEEP:
             changes["text"] = check_words(text)
@@ -440,13 +442,17 @@ class Prompts:
             raise InvalidArgument("prompt", "has nothing to change.", "Give text= or is_active=.")
         check_text(reason, "reason")
         at = self._rounds._tenant(tenant)
-        return self._rounds._write(lambda c: self._rounds._records.change_prompt(c, prompt, at, changes, actor, reason))
+        return self._rounds._write(
+            lambda c: self._rounds._records.change_prompt(c, prompt, at, changes, actor, reason, check)
+        )
 
-    def remove(self, prompt: int, *, tenant: str | None = None, actor: str = "code", reason: str = "") -> None:
-        """Take a prompt away. Audited as PROMPT_REMOVED. Raises NotFound."""
+    def remove(
+        self, prompt: int, *, tenant: str | None = None, actor: str = "code", reason: str = "", check: Check[Prompt] | None = None
+    ) -> None:  # fmt: skip
+        """Take a prompt away. ``check``: as for groups. Audited as PROMPT_REMOVED. Raises NotFound."""
         check_text(reason, "reason")
         at = self._rounds._tenant(tenant)
-        self._rounds._write(lambda c: self._rounds._records.remove_prompt(c, prompt, at, actor, reason))
+        self._rounds._write(lambda c: self._rounds._records.remove_prompt(c, prompt, at, actor, reason, check))
 
     def all(
         self, group: int | str, tenant: str | None = None, *, limit: int | None = None, after: int = 0

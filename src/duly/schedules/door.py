@@ -196,8 +196,7 @@ class Schedules:
             now = self._app.engine.db.present(connection)
             was = self._store.find(connection, spec.name, spec.tenant, lock=True)
             _check_version(spec.name, 0 if was is None else was.version, version)
-            if id is not None and (was is None or was.id != id):
-                raise WrongState(f"schedule {spec.name}", "another one", f"be changed as number {id}")
+            _check_id(spec.name, was, id)
             if was is None:
                 made = self._store.create(connection, spec, now, _first(spec, now), actor, declared, reason)
                 if made is not None:
@@ -221,8 +220,8 @@ class Schedules:
         return schedule, change
 
     def remove(
-        self, name: str, *, tenant: str | None = None, actor: str = "code", reason: str = "", version: int | None = None
-    ) -> None:
+        self, name: str, *, tenant: str | None = None, actor: str = "code", reason: str = "", version: int | None = None, id: int | None = None
+    ) -> None:  # fmt: skip
         """Let a schedule fire no more. Jobs that it made go on; its ledger stays. Raises NotFound; WrongState as ``set``."""
         check_text(reason, "reason")
 
@@ -230,6 +229,7 @@ class Schedules:
             now = self._app.engine.db.present(connection)
             was = self._store.get(connection, name, self._tenant(tenant), lock=True)
             _check_version(name, was.version, version)
+            _check_id(name, was, id)
             was = self._settle(connection, was, now, done)
             self._store.remove(connection, was, actor, reason, now)
 
@@ -535,6 +535,11 @@ def _check_version(name: str, current: int, given: int | None) -> None:
     if given is not None and given != current:
         stands = f"at version {current}" if current else "not there"
         raise WrongState(f"schedule {name}", stands, f"be changed from version {given}")
+
+
+def _check_id(name: str, current: Schedule | None, given: int | None) -> None:
+    if given is not None and (current is None or current.id != given):
+        raise WrongState(f"schedule {name}", "another one", f"be changed as number {given}")
 
 
 def _first(spec: Spec, now: datetime) -> datetime | None:

@@ -1,6 +1,6 @@
 """``/api/v1/automations``: AI sessions on a slot: what they are, when they run, what is said in them, and talking oneself.
 
-An automation is named by its id, or by its name in its tenant; its version is its ETag. What is said in a session is a payload: hidden from
+An automation is named by its id, or by its name in its tenant; its number and its version are its ETag. What is said in a session is a payload: hidden from
 who may not see those. Source: R001, T001, B080.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import Body, Header, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 from duly.accounts.account import Identity
 from duly.app import Duly
@@ -22,6 +22,7 @@ from duly.kernel.errors import InvalidArgument, WrongState
 from duly.monitoring.redact import redacted
 from duly.web.api import sessions
 from duly.web.api.common import (
+    ETAG,
     Act,
     Cursor,
     IfMatch,
@@ -77,6 +78,11 @@ class Automation(BaseModel):
     created_at: Instant
     updated_at: Instant
     hidden: bool
+
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        return tag(f"{self.id}.{self.version}")
 
 
 class Page(BaseModel):
@@ -180,7 +186,7 @@ def routes(app: Duly) -> Any:
         at = for_whom(who, given.tenant, app.settings.tenant)
         found = door().create(said, enabled=given.is_enabled, tenant=at, actor=who.actor)
         response.headers["Location"] = request.url_for("duly_automation", automation=str(found.id)).path
-        response.headers["ETag"] = tag(found.version)
+        response.headers["ETag"] = _tag(found)
         return _shown(door(), found, who)
 
     @made.get("/automations/slots", response_model=Slots)
@@ -222,7 +228,7 @@ def routes(app: Duly) -> Any:
     def show(automation: Which, who: Viewer, response: Response, tenant: TenantIn = None) -> Automation:
         """One automation. Its ETag goes into If-Match of a change."""
         found = door().get(automation, whose(who, tenant))
-        response.headers["ETag"] = tag(found.version)
+        response.headers["ETag"] = _tag(found)
         return _shown(door(), found, who)
 
     @made.patch("/automations/{automation}", response_model=Automation, responses=documented(404, 409, 412))
@@ -239,7 +245,7 @@ def routes(app: Duly) -> Any:
         found = _bound(
             known, if_match, lambda version: door().update(known.id, _definition(given), version=version, tenant=known.tenant, actor=who.actor), door()
         )  # fmt: skip
-        response.headers["ETag"] = tag(found.version)
+        response.headers["ETag"] = _tag(found)
         return _shown(door(), found, who)
 
     @made.delete("/automations/{automation}", status_code=204, responses=documented(404, 412))
@@ -308,9 +314,14 @@ def _definition(given: Changes, exclude: set[str] | None = None) -> dict[str, An
     return said
 
 
+def _tag(known: Known) -> str:
+    """Its ETag: one that was removed and made anew under its name has another."""
+    return tag(f"{known.id}.{known.version}")
+
+
 def _bound(known: Known, if_match: str | None, act: Callable[[int | None], Known], door: Automations) -> Known:
     """Act on the version that If-Match names. Raises Stale where it is another by now, whenever that became so."""
-    check_tag(if_match, known.version)
+    check_tag(if_match, _tag(known))
     version = None if if_match is None or if_match.strip() == "*" else known.version
     try:
         return act(version)

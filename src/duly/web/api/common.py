@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -66,6 +67,8 @@ Limit = Annotated[int, Query(ge=1, le=500, description="At most so many.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
 #: For those who see every tenant: only this one's. Others see their own, and nothing else.
 TenantIn = Annotated[Name | None, Query(description="Only of this tenant. Who belongs to one sees that one anyway.")]
+#: Of an answer's body, as of its header.
+ETAG = "Into If-Match of a change of it."
 IfMatch = Annotated[str | None, Header(description="The ETag that was looked at: 412 where it is another by now.")]
 
 
@@ -174,12 +177,17 @@ def tag(version: object) -> str:
     return f'"v{version}"'
 
 
-def check_tag(given: str | None, version: object) -> None:
-    """Raise Stale where If-Match names another version."""
+def tag_of(*fields: object) -> str:
+    """The ETag of what has no version of its own, or may be made anew under its name: of these fields of it, in this order."""
+    return tag(hashlib.sha256(orjson.dumps(fields)).hexdigest()[:16])
+
+
+def check_tag(given: str | None, current: str) -> None:
+    """Raise Stale where If-Match names another ETag than the current one."""
     if given is None or given.strip() == "*":
         return
-    if tag(version) not in [one.strip().removeprefix("W/") for one in given.split(",")]:
-        raise Stale(f"it was changed meanwhile: it is at {tag(version)} by now. Look at it again.")
+    if current not in [one.strip().removeprefix("W/") for one in given.split(",")]:
+        raise Stale(f"it was changed meanwhile: it is at {current} by now. Look at it again.")
 
 
 def at_first_use(make: Callable[[], T]) -> Callable[[], T]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 from sqlalchemy import Connection
 
 from duly.accounts.account import Identity, Role
@@ -26,6 +26,7 @@ from duly.kernel.gate import Rate as KnownRate
 from duly.kernel.windows import Window, window_from_json
 from duly.monitoring.examine import gate_facts
 from duly.web.api.common import (
+    ETAG,
     Act,
     Cursor,
     IfMatch,
@@ -40,7 +41,7 @@ from duly.web.api.common import (
     check_tag,
     overall,
     router,
-    tag,
+    tag_of,
     whose,
 )
 from duly.web.api.common import cursor as cursor_of
@@ -66,6 +67,9 @@ class Queue(BaseModel):
     ready: int = Field(description=f"Jobs that could be claimed if nothing held the queue, counted as far as {CAP:,}.")
     later: int = Field(description="Jobs that are not due yet.")
     running: int
+    at_least: list[Literal["ready", "later", "running"]] = Field(
+        description="Numbers that were not counted to the end."
+    )
     oldest: Instant | None = Field(description="The earliest instant that one of the ready was planned for.")
     workers: int = Field(description="Living workers that serve it.")
     limit: int | None
@@ -79,6 +83,17 @@ class Queue(BaseModel):
     held_reason: str | None
     blackout: str | None = Field(description="The blackouts that hold it now, by name.")
     blackout_until: Instant | None = Field(description="Null without one, and while no end is in sight.")
+
+    @computed_field(description="Of its limits. Into If-Match of a change of them.")  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        rate = (self.rate.count, self.rate.seconds) if self.rate is not None else None
+        return limits_tag(self.limit, self.key_limit, rate, self.fair)
+
+
+def limits_tag(limit: int | None, key_limit: int | None, rate: tuple[int, float] | None, fair: bool) -> str:
+    """The ETag of what limits a queue. Pauses and holds come and go without it."""
+    return tag_of(limit, key_limit, None if rate is None else (rate[0], float(rate[1])), fair)
 
 
 class QueuePage(BaseModel):
@@ -153,6 +168,11 @@ class Blackout(BaseModel):
     updated_at: Instant
     updated_by: str
 
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        return tag_of(self.name, self.version, self.created_at)
+
 
 class Blackouts(BaseModel):
     blackouts: list[Blackout]
@@ -214,11 +234,12 @@ def routes(app: Duly) -> Any:
         return QueuePage(queues=listed[:limit], next=_next(listed, limit))
 
     @made.get("/queues/{name:any}", response_model=Queue, responses=documented(404))
-    def show(name: Named, who: Viewer) -> Queue:
-        """One queue. 404 where nothing is set for it, nobody serves it and no job stands in it."""
+    def show(name: Named, who: Viewer, response: Response) -> Queue:
+        """One queue, with the ETag of its limits. 404 where nothing is set for it, nobody serves it and no job stands in it."""
         found = app._read(lambda c: _queues(app, c, whose(who), name))
         if not found:
             raise NotFound("queue", repr(name))
+        response.headers["ETag"] = found[0].etag
         return found[0]
 
     def one(settings: QueueSettings) -> Queue:
@@ -248,16 +269,24 @@ def routes(app: Duly) -> Any:
         overall(who, "a queue")
         return one(app.queues.release(name, who.actor, _reason(given)))
 
-    @made.put("/queues/{name:any}/limits", response_model=Queue)
-    def limit(name: Named, given: LimitsIn, who: Operator) -> Queue:
-        """Set what limits a queue. All of it is replaced."""
+    @made.put("/queues/{name:any}/limits", response_model=Queue, responses=documented(412))
+    def limit(name: Named, given: LimitsIn, who: Operator, response: Response, if_match: IfMatch = None) -> Queue:
+        """Set what limits a queue. All of it is replaced. With ``If-Match``, only the limits that were looked at."""
         overall(who, "a queue")
         rate = KnownRate(given.rate.count, given.rate.seconds) if given.rate is not None else None
-        return one(
-            app.queues.set(
-                name, limit=given.limit, key_limit=given.key_limit, rate=rate, fair=given.fair, actor=who.actor, reason=given.reason
-            )
-        )  # fmt: skip
+
+        def within(c: Connection) -> QueueSettings:
+            if if_match is not None:
+                s = app.engine.queues.locked(c, name)
+                stands = (s.rate.count, s.rate.seconds) if s.rate is not None else None
+                check_tag(if_match, limits_tag(s.limit, s.key_limit, stands, s.fair))
+            return app.engine.queues.set(
+                c, name, who.actor, limit=given.limit, key_limit=given.key_limit, rate=rate, fair=given.fair, reason=given.reason
+            )  # fmt: skip
+
+        found = one(app._write(within))
+        response.headers["ETag"] = found.etag
+        return found
 
     # ------------------------------------------------------------------ blackouts
 
@@ -295,7 +324,7 @@ def routes(app: Duly) -> Any:
         def within(c: Connection) -> KnownBlackout:
             if if_match is not None:
                 try:
-                    check_tag(if_match, app.engine.calendars.locked(c, name).version)
+                    check_tag(if_match, _blackout(app.engine.calendars.locked(c, name)).etag)
                 except NotFound:
                     raise Stale(f"there is no blackout {name!r} any more.") from None
             done: KnownBlackout = act(app.engine.calendars, c)
@@ -397,7 +426,7 @@ def _queues(
         held = s.is_held(now)
         out.append(
             Queue(
-                name=one, ready=d.ready, later=d.later, running=d.running, oldest=d.oldest, workers=served[one],
+                name=one, ready=d.ready, later=d.later, running=d.running, at_least=sorted(d.at_least), oldest=d.oldest, workers=served[one],
                 limit=s.limit, key_limit=s.key_limit, rate=Rate(count=s.rate.count, seconds=s.rate.seconds) if s.rate else None, fair=s.fair,
                 paused_at=s.paused_at, paused_reason=s.paused_reason, paused_by=s.paused_by,
                 held_until=s.held_until if held else None, held_reason=s.held_reason if held else None,
@@ -420,5 +449,6 @@ def _blackout(known: KnownBlackout) -> Blackout:
 
 
 def _tagged(known: KnownBlackout, response: Response) -> Blackout:
-    response.headers["ETag"] = tag(known.version)
-    return _blackout(known)
+    found = _blackout(known)
+    response.headers["ETag"] = found.etag
+    return found

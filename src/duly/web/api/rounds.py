@@ -10,8 +10,8 @@ from dataclasses import asdict
 from datetime import date
 from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, Field
+from fastapi import Path, Query, Response
+from pydantic import AfterValidator, BaseModel, Field, computed_field
 
 from duly.accounts.account import Forbidden, Identity, Role
 from duly.app import Duly
@@ -22,10 +22,12 @@ from duly.rounds.group import Prompt as KnownPrompt
 from duly.rounds.round import Round as KnownRound
 from duly.rounds.rounds import Rounds
 from duly.web.api.common import (
+    ETAG,
     Act,
     Cursor,
     Ident,
     IdentIn,
+    IfMatch,
     Instant,
     Limit,
     Name,
@@ -35,10 +37,12 @@ from duly.web.api.common import (
     Words,
     at_first_use,
     below,
+    check_tag,
     for_whom,
     number_or_name,
     page,
     router,
+    tag_of,
     whose,
 )
 from duly.web.identity import needs
@@ -76,6 +80,12 @@ class Group(BaseModel):
     error_at: Instant | None
     failures: int
     created_at: Instant | None
+
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        # of what people change, and of nothing that ticks do
+        return tag_of(self.id, self.name, self.zone, self.drop_time, self.is_active, self.notifications, self.cooldown)
 
 
 class Groups(BaseModel):
@@ -116,6 +126,11 @@ class Member(BaseModel):
     created_at: Instant | None
     hidden: bool
 
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        return tag_of(self.id, self.email, self.webhook, self.channels, self.is_active)
+
 
 class Members(BaseModel):
     members: list[Member]
@@ -144,6 +159,11 @@ class Prompt(BaseModel):
     text: str
     is_active: bool
     created_at: Instant | None
+
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        return tag_of(self.id, self.text, self.is_active)
 
 
 class Prompts(BaseModel):
@@ -291,17 +311,25 @@ def routes(app: Duly) -> Any:
         return _group(door().groups.add(**given.model_dump(), tenant=at, actor=who.actor))
 
     @made.get("/rounds/groups/{group}", response_model=Group, responses=documented(404))
-    def group(group: Which, who: Viewer, tenant: TenantIn = None) -> Group:
-        """One group."""
-        return _group(door().groups.get(group, whose(who, tenant)))
+    def group(group: Which, who: Viewer, response: Response, tenant: TenantIn = None) -> Group:
+        """One group. The ETag goes into If-Match of a change."""
+        found = _group(door().groups.get(group, whose(who, tenant)))
+        response.headers["ETag"] = found.etag
+        return found
 
-    @made.patch("/rounds/groups/{group}", response_model=Group, responses=documented(404))
-    def change_group(group: Which, given: GroupChange, who: Operator, tenant: TenantIn = None) -> Group:
+    @made.patch("/rounds/groups/{group}", response_model=Group, responses=documented(404, 412))
+    def change_group(
+        group: Which, given: GroupChange, who: Operator, response: Response, if_match: IfMatch = None, tenant: TenantIn = None
+    ) -> Group:  # fmt: skip
         """Change a group. A round that is not open yet follows; an open one stays as it is."""
-        changes = _changes(given)
-        return _group(
-            door().groups.set(group, **changes, tenant=whose(who, tenant), actor=who.actor, reason=given.reason)
-        )
+        found = _group(
+            door().groups.set(
+                group, **_changes(given), tenant=whose(who, tenant), actor=who.actor, reason=given.reason,
+                check=lambda known: check_tag(if_match, _group(known).etag),
+            )
+        )  # fmt: skip
+        response.headers["ETag"] = found.etag
+        return found
 
     @made.get("/rounds/groups/{group}/members", response_model=Members, responses=documented(404))
     def members(
@@ -318,12 +346,15 @@ def routes(app: Duly) -> Any:
         added = door().members.add(group, **given.model_dump(), tenant=whose(who, tenant), actor=who.actor)
         return _member(added, who)
 
-    @made.patch("/rounds/groups/{group}/members/{member}", response_model=Member, responses=documented(404))
-    def change_member(group: Which, member: Which, given: MemberChange, who: Operator, tenant: TenantIn = None) -> Member:  # fmt: skip
-        """Change a member."""
+    @made.patch("/rounds/groups/{group}/members/{member}", response_model=Member, responses=documented(404, 412))
+    def change_member(
+        group: Which, member: Which, given: MemberChange, who: Operator, if_match: IfMatch = None, tenant: TenantIn = None
+    ) -> Member:  # fmt: skip
+        """Change a member. ``If-Match``: its ``etag`` in the list."""
         changed = door().members.set(
-            group, member, **_changes(given), tenant=whose(who, tenant), actor=who.actor, reason=given.reason
-        )
+            group, member, **_changes(given), tenant=whose(who, tenant), actor=who.actor, reason=given.reason,
+            check=lambda known: check_tag(if_match, _member(known, who).etag),
+        )  # fmt: skip
         return _member(changed, who)
 
     @made.get("/rounds/groups/{group}/prompts", response_model=Prompts, responses=documented(404))
@@ -341,21 +372,26 @@ def routes(app: Duly) -> Any:
         added = door().prompts.add(group, *given.texts, tenant=whose(who, tenant), actor=who.actor)
         return Prompts(prompts=[_prompt(one) for one in added])
 
-    @made.patch("/rounds/prompts/{id}", response_model=Prompt, responses=documented(404))
-    def change_prompt(id: Ident, given: PromptChange, who: Operator, tenant: TenantIn = None) -> Prompt:
-        """Change a prompt. Rounds that have opened keep its text."""
+    @made.patch("/rounds/prompts/{id}", response_model=Prompt, responses=documented(404, 412))
+    def change_prompt(
+        id: Ident, given: PromptChange, who: Operator, if_match: IfMatch = None, tenant: TenantIn = None
+    ) -> Prompt:
+        """Change a prompt. Rounds that have opened keep its text. ``If-Match``: its ``etag`` in the list."""
         return _prompt(
             door().prompts.set(
-                id, **_changes(given), tenant=whose(who, tenant), actor=who.actor, reason=given.reason
+                id, **_changes(given), tenant=whose(who, tenant), actor=who.actor, reason=given.reason,
+                check=lambda known: check_tag(if_match, _prompt(known).etag),
             )
         )  # fmt: skip
 
-    @made.delete("/rounds/prompts/{id}", status_code=204, responses=documented(404))
+    @made.delete("/rounds/prompts/{id}", status_code=204, responses=documented(404, 412))
     def remove_prompt(
-        id: Ident, who: Operator, reason: Annotated[Reason, Query()] = "", tenant: TenantIn = None
-    ) -> None:
-        """Take a prompt away. Rounds that have opened keep its text."""
-        door().prompts.remove(id, tenant=whose(who, tenant), actor=who.actor, reason=reason)
+        id: Ident, who: Operator, reason: Annotated[Reason, Query()] = "", if_match: IfMatch = None, tenant: TenantIn = None
+    ) -> None:  # fmt: skip
+        """Take a prompt away. Rounds that have opened keep its text. ``If-Match``: its ``etag`` in the list."""
+        door().prompts.remove(
+            id, tenant=whose(who, tenant), actor=who.actor, reason=reason, check=lambda known: check_tag(if_match, _prompt(known).etag)
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ ticks
 

@@ -1,7 +1,7 @@
 """``/api/v1/schedules``: recurring work: its definitions, what is planned, and what became of it.
 
-A schedule is named, as at every door of that room; of another tenant than the usual one, by ``?tenant=``. Its definition has a version, which is
-its ETag. Source: R000, ADR 0024, B080.
+A schedule is named, as at every door of that room; of another tenant than the usual one, by ``?tenant=``. Its definition has a version, and
+that and its number are its ETag: one that was removed and made anew has another. Source: R000, ADR 0024, B080.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
 from fastapi import Header, Path, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
@@ -20,12 +20,13 @@ from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.localtime import in_utc, zone
 from duly.kernel.recurrence import schedule_from_json
 from duly.monitoring.redact import redacted
-from duly.schedules.door import Previewed, clock_changes
+from duly.schedules.door import Previewed, Schedules, clock_changes
 from duly.schedules.read import latest
 from duly.schedules.schedule import Occurrence as KnownOccurrence
 from duly.schedules.schedule import Policies, Spec
 from duly.schedules.schedule import Schedule as Known
 from duly.web.api.common import (
+    ETAG,
     Act,
     Cursor,
     IfMatch,
@@ -114,6 +115,11 @@ class Schedule(BaseModel):
     updated_at: Instant | None
     updated_by: str | None
     hidden: bool = Field(description="The input is not shown to who asks.")
+
+    @computed_field(description=ETAG)  # type: ignore[prop-decorator]
+    @property
+    def etag(self) -> str:
+        return tag(f"{self.id}.{self.version}")
 
 
 class Listed(Schedule):
@@ -305,9 +311,9 @@ def routes(app: Duly) -> Any:
     @made.get("/schedules/{name:any}", response_model=Schedule, responses=documented(404))
     def show(name: NamePath, who: Viewer, response: Response, tenant: TenantIn = None) -> Schedule:
         """One schedule. Its ETag goes into If-Match of a change."""
-        found = door.get(name, tenant=whose(who, tenant))
-        response.headers["ETag"] = tag(found.version)
-        return shown(found, who)
+        found = shown(door.get(name, tenant=whose(who, tenant)), who)
+        response.headers["ETag"] = found.etag
+        return found
 
     @made.put("/schedules/{name:any}", response_model=Schedule, responses={201: {"model": Schedule}, **documented(412)})
     def put(
@@ -334,14 +340,15 @@ def routes(app: Duly) -> Any:
             tenant=at,
             **options,
         )
-        version = _looked_at(_version(door, name, at), if_match, if_none_match)
+        bound = _looked_at(_found(door, name, at), if_match, if_none_match)
         try:
-            schedule, change = door.set(spec, actor=who.actor, version=version, reason=reason)
+            schedule, change = door.set(spec, actor=who.actor, reason=reason, **bound)
         except WrongState as error:
             raise Stale(str(error)) from None
         response.status_code = 201 if change == "created" else 200
-        response.headers["ETag"] = tag(schedule.version)
-        return shown(schedule, who)
+        found = shown(schedule, who)
+        response.headers["ETag"] = found.etag
+        return found
 
     @made.delete("/schedules/{name:any}", status_code=204, responses=documented(404, 412))
     def remove(
@@ -353,9 +360,9 @@ def routes(app: Duly) -> Any:
     ) -> Response:
         """Let it fire no more. Jobs that it made go on; its ledger stays in the database."""
         at = whose(who, tenant)
-        version = _looked_at(door.get(name, tenant=at).version, if_match, None)
+        bound = _looked_at(door.get(name, tenant=at), if_match, None)
         try:
-            door.remove(name, tenant=at, actor=who.actor, reason=reason, version=version)
+            door.remove(name, tenant=at, actor=who.actor, reason=reason, **bound)
         except WrongState as error:
             raise Stale(str(error)) from None
         return Response(status_code=204)
@@ -363,27 +370,26 @@ def routes(app: Duly) -> Any:
     return made
 
 
-def _version(door: Any, name: str, tenant: str) -> int:
-    """The version of a schedule; 0 where there is none."""
+def _found(door: Schedules, name: str, tenant: str) -> Known | None:
+    """A schedule, where there is one."""
     try:
-        version: int = door.get(name, tenant=tenant).version
+        return door.get(name, tenant=tenant)
     except NotFound:
-        return 0
-    return version
-
-
-def _looked_at(version: int, if_match: str | None, if_none_match: str | None) -> int | None:
-    """The version that the change is bound to; None for any. Raises Stale where it is another by now."""
-    if if_none_match is not None:
-        if version:
-            raise Stale("there is a schedule of that name.")
-        return 0
-    if if_match is None:
         return None
-    if not version:
+
+
+def _looked_at(found: Known | None, if_match: str | None, if_none_match: str | None) -> dict[str, Any]:
+    """What the change is bound to; nothing: whatever is there. Raises Stale where it is another by now."""
+    if if_none_match is not None:
+        if found is not None:
+            raise Stale("there is a schedule of that name.")
+        return {"version": 0}
+    if if_match is None:
+        return {}
+    if found is None:
         raise Stale("there is no schedule of that name any more.")
-    check_tag(if_match, version)
-    return version
+    check_tag(if_match, tag(f"{found.id}.{found.version}"))
+    return {"version": found.version, "id": found.id}
 
 
 def shown(s: Known, who: Identity) -> Schedule:
