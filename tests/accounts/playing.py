@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import html
 import json
 import secrets
 import threading
@@ -52,6 +53,8 @@ class Playing:
     silent: set[str] = field(default_factory=set)
     over: threading.Event = field(default_factory=threading.Event)
     denies: str | None = None
+    #: Does it ask people on a page of its own, or send browsers back at once?
+    asks: bool = False
     #: What was asked: (path, form).
     asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     #: Everything that was secret on the way.
@@ -127,6 +130,13 @@ def playing() -> Iterator[Playing]:
             if parts.path in made.instead:
                 self.send(*made.instead[parts.path])
                 return
+            if parts.path == "/authorize" and made.asks:
+                back = html.escape(made.authorize(dict(parse_qsl(parts.query))))
+                page = (
+                    f'<!doctype html><title>Provider</title><main><a class="button" href="{back}">I am Ann</a></main>'
+                )
+                self.send(200, page.encode(), "text/html")
+                return
             if parts.path == "/authorize":
                 self.send_response(303)
                 self.send_header("location", made.authorize(dict(parse_qsl(parts.query))))
@@ -146,9 +156,9 @@ def playing() -> Iterator[Playing]:
                 status = 404
             self.send(status, json.dumps(said).encode())
 
-        def send(self, status: int, body: bytes) -> None:
+        def send(self, status: int, body: bytes, kind: str = "application/json") -> None:
             self.send_response(status)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -429,7 +429,7 @@ def test_no_secret_of_a_login_stands_in_logs_events_pages_or_the_database(
 # ---------------------------------------------------------------------- settings and doors
 
 
-def test_a_door_without_accounts_is_closed_once_a_provider_is_named(opened: Opened, sqlite_url: str) -> None:
+def test_a_door_without_accounts_is_closed_once_a_provider_is_named(opened: Opened) -> None:
     app = opened()
     with TestClient(create(app, local=True), base_url="http://127.0.0.1", follow_redirects=False) as somebody:
         assert somebody.get("/", headers={"Accept": "text/html"}).headers["location"] == "/login?next=%2F"
