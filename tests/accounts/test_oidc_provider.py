@@ -118,7 +118,6 @@ def given(there: Playing, how: dict[str, Any]) -> None:
         ({"published": [{**RSA[0].as_dict(private=False), "use": "enc"}]}, "none of its keys"),
         ({"published": [{**RSA[0].as_dict(private=False), "alg": "RS512"}]}, "none of its keys"),
         ({"document": {"id_token_signing_alg_values_supported": ["ES256"]}}, "algorithms"),
-        ({"more": {"sub": "somebody else"}, "person": {"sub": "248"}}, "somebody else"),
     ],
 )  # fmt: skip
 def test_an_id_token_that_is_not_of_now_for_us_and_from_them_is_not_believed(
@@ -143,6 +142,18 @@ def test_an_id_token_that_is_not_of_now_for_us_and_from_them_is_not_believed(
 def test_what_providers_may_do_is_believed(there: Playing, how: dict[str, Any]) -> None:
     given(there, how)
     assert log_in(provider(there))["email"] == "ann@example.org"
+
+
+def test_more_is_believed_of_the_same_person_only(there: Playing) -> None:
+    there.person, there.more = {"sub": "248"}, {"email": "ann@example.org", "sub": "248", "aud": "another", "iss": "x"}
+    found = log_in(provider(there))
+    assert (found["email"], found["aud"]) == ("ann@example.org", CLIENT)
+    there.more["sub"] = "somebody else"
+    assert "email" not in log_in(provider(there))
+    there.instead["/me"] = (401, b"{}")
+    assert "email" not in log_in(provider(there))
+    there.instead["/me"] = (500, b"{}")  # who has a role is not to lose it because nobody answered
+    assert failed(provider(there)).away
 
 
 def test_new_keys_are_asked_for_when_they_are_met_and_old_ones_after_a_while(

@@ -255,7 +255,7 @@ def test_what_the_id_token_leaves_out_is_asked_for(opened: Opened, provider: Pla
         "actor": "user:ann@example.org", "role": "admin", "tenant": None, "scopes": ["*"], "user": "ann@example.org", "csrf": None, "sees_payloads": True,
     }  # fmt: skip
     provider.more["sub"] = "somebody else"
-    refused(browser(app).log_in(), 502)
+    refused(browser(app).log_in(), 403)
 
 
 # ---------------------------------------------------------------------- a provider that is away, or not believed

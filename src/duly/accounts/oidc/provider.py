@@ -90,11 +90,19 @@ class Provider:
             raise ProviderFailed("answered without an ID token. Is `openid` among the scopes of the client?")
         claims = await self._verified(found, token, flow.nonce, now)
         if found.userinfo is not None and isinstance(access, str) and reading.wanted(claims, self.options):
-            more = await self._ask("userinfo", "GET", found.userinfo, {"Authorization": f"Bearer {access}"})
-            if more.get("sub") != claims["sub"]:
-                raise ProviderFailed("told more about somebody else (sub of userinfo).")
-            claims = {**more, **claims}
+            more = await self._more(found.userinfo, access)
+            # of somebody else nothing may be used (Core, 5.3.4), and some know people by another subject there
+            claims = {**more, **claims} if more.get("sub") == claims["sub"] else claims
         return claims
+
+    async def _more(self, url: str, access: str) -> Mapping[str, Any]:
+        """What the provider tells besides; empty where it does not want to. Raises ProviderFailed where it is away."""
+        try:
+            return await self._ask("userinfo", "GET", url, {"Authorization": f"Bearer {access}"})
+        except ProviderFailed as failed:
+            if failed.away:
+                raise
+            return {}
 
     # ------------------------------------------------------------------ discovery
 
