@@ -127,9 +127,7 @@ class Gate:
             from starlette.responses import RedirectResponse
 
             root = scope.get("root_path", "")
-            asked = (
-                root + path_of(scope) + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-            )
+            asked = path_of(scope) + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"{root}/login?next={quote(asked, safe='')}", status_code=303)
         said = "A token is needed: Authorization: Bearer …"
         return problem(401, said, headers={"WWW-Authenticate": 'Bearer realm="duly"'})

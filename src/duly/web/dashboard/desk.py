@@ -35,6 +35,7 @@ from duly.monitoring.redact import visible
 from duly.web.api.common import whose
 from duly.web.bulk import BulkActs
 from duly.web.dashboard import words
+from duly.web.dashboard.moved import moved, path_within, root_of
 from duly.web.gate import CSRF_FIELD
 from duly.web.identity import checked, identity_of
 from duly.web.problems import of_error, of_validation
@@ -93,7 +94,7 @@ class Desk:
         facts.setdefault("now", self.now())
         refreshed = "hx-request" in request.headers
         said = None if refreshed else read_flash(request.cookies.get(FLASH))
-        path = request.url.path
+        path = path_within(request)
         numbers = itertools.count(1)
         text = self.env.get_template(template).render(
             serial=lambda: next(numbers), who=who, title=title, flash=said, path=path, here=path + (f"?{request.url.query}" if request.url.query else ""),
@@ -102,7 +103,7 @@ class Desk:
         )  # fmt: skip
         answer = HTMLResponse(text, status)
         if said is not None:
-            answer.delete_cookie(FLASH, path="/")
+            answer.delete_cookie(FLASH, path=root_of(request) or "/")
         return answer
 
     def now(self) -> datetime:
@@ -114,7 +115,7 @@ class Desk:
         self._kept.clear()
         answer = RedirectResponse(to, status_code=303)
         packed = base64.urlsafe_b64encode(orjson.dumps([kind, said[:MOST_SAID]])).decode()
-        answer.set_cookie(FLASH, packed, max_age=60, path="/", httponly=True, samesite="lax", secure=request.url.scheme == "https")  # fmt: skip
+        answer.set_cookie(FLASH, packed, max_age=60, path=root_of(request) or "/", httponly=True, samesite="lax", secure=request.url.scheme == "https")  # fmt: skip
         return answer
 
     def lately(self, key: Hashable, ask: Callable[[], T]) -> T:
@@ -150,6 +151,9 @@ class Desk:
                 inner = super().get_route_handler()
 
                 async def handle(request: Request) -> Response:
+                    return moved(request, await answered(request))
+
+                async def answered(request: Request) -> Response:
                     try:
                         return await inner(request)
                     except RequestValidationError as error:

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from duly.accounts.account import LONGEST_LOGIN, Throttled
 from duly.web.dashboard.desk import Desk, check_csrf, local_path, read_form
+from duly.web.dashboard.moved import root_of
 from duly.web.gate import COOKIE, read_cookie
 from duly.web.identity import identity_of
 
@@ -74,7 +75,12 @@ async def let_in(desk: Desk, request: Request, session: str, to: str) -> Respons
 
 def kept(request: Request) -> dict[str, Any]:
     """Not read by scripts, not sent along by other sites, and where the connection is secret, sent over such ones only."""
-    return {"path": "/", "httponly": True, "samesite": "lax", "secure": request.url.scheme == "https"}
+    return {
+        "path": root_of(request) or "/",
+        "httponly": True,
+        "samesite": "lax",
+        "secure": request.url.scheme == "https",
+    }
 
 
 def _cookie(request: Request) -> str | None:
