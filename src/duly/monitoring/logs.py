@@ -1,9 +1,11 @@
 """Events as log lines: JSON for machines, a console for people.
 
 ``EventLog`` listens to the application's events. What is below the level is dropped before anything is formatted; a
-batch (``jobs_settled``, ``jobs_claimed``) becomes a line per job only when debug is on. The logger is private: it does
-not touch what the application has configured in structlog. ``adopt_logging`` gives lines of the standard ``logging``
-module (handlers' own, libraries') the same form, unless the application has set that up itself.
+batch (``jobs_settled``, ``jobs_claimed``) becomes a line per job only when debug is on. ``adopt_logging`` gives lines of the
+standard ``logging`` module (handlers' own, libraries') the same form, unless the application has set that up itself.
+
+The console is structlog's (``console``), with a private logger: what the application has configured in structlog is not touched.
+JSON lines have the form of structlog's, and are written here: structlog loads rich, and the two take five megabytes of each worker.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-import structlog
+import orjson
 
+from duly.clock import SystemClock
 from duly.kernel.events import PROCESS, Event
 from duly.monitoring.redact import hide_passwords, visible
 from duly.settings import Settings
@@ -64,15 +67,11 @@ def lines(event: Event) -> Iterator[tuple[str, dict[str, Any]]]:
 def event_log(settings: Settings, stream: TextIO | None = None) -> EventLog:
     """A listener for ``settings.log_level`` and ``settings.log_format`` that writes to ``stream`` (stderr)."""
     stream = stream or sys.stderr
-    shared, render = _processors(settings.log_format, stream)
-    logger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
-        processors=[structlog.stdlib.add_log_level, *shared, render],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
-        context_class=dict,
-        cache_logger_on_first_use=False,
-    )
-    return EventLog(logger, settings.log_level)
+    if for_people(settings.log_format, stream):
+        from duly.monitoring.console import logger
+
+        return EventLog(logger(stream, LEVELS[settings.log_level]), settings.log_level)
+    return EventLog(_JsonLines(stream), settings.log_level)
 
 
 def adopt_logging(settings: Settings, stream: TextIO | None = None) -> None:
@@ -81,14 +80,13 @@ def adopt_logging(settings: Settings, stream: TextIO | None = None) -> None:
     if root.handlers:
         return
     stream = stream or sys.stderr
-    shared, render = _processors(settings.log_format, stream)
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
-        )
-    )
+    if for_people(settings.log_format, stream):
+        from duly.monitoring.console import formatter
+
+        handler.setFormatter(formatter(stream))
+    else:
+        handler.setFormatter(_JsonFormatter())
     root.addHandler(handler)
     root.setLevel(LEVELS[settings.log_level])
     for chatty in ("alembic", "asyncio"):
@@ -107,33 +105,38 @@ def for_people(log_format: str, stream: TextIO) -> bool:
     return log_format == "console" or (log_format == "auto" and stream.isatty())
 
 
-def _processors(log_format: str, stream: TextIO) -> tuple[list[Any], Any]:
-    if for_people(log_format, stream):
-        local = stream.isatty()
-        stamper = structlog.processors.TimeStamper(fmt="%H:%M:%S" if local else "iso", utc=not local)
-        renderer: Any = structlog.dev.ConsoleRenderer(
-            colors=coloured(stream), exception_formatter=structlog.dev.plain_traceback
-        )
-        return [stamper, _clean], renderer
-    render = structlog.processors.JSONRenderer(serializer=_dumps)
-    stamper = structlog.processors.TimeStamper(fmt="iso", utc=True)
-    return [stamper, structlog.processors.format_exc_info, _clean, _ordered], render
+class _JsonLines:
+    """Writes events as JSON lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def log(self, level: int, event: str, /, **facts: Any) -> None:
+        self._stream.write(_line(logging.getLevelName(level).lower(), event, facts) + "\n")
+        self._stream.flush()
 
 
-def _ordered(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+class _JsonFormatter(logging.Formatter):
+    """Lines of the standard ``logging`` as such lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {"logger": record.name}
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            facts["stack_info"] = record.stack_info
+        return _line(record.levelname.lower(), record.getMessage(), facts)
+
+
+def _line(level: str, event: str, facts: Mapping[str, Any]) -> str:
     """When, how bad and what first; then the rest as it came."""
-    first = {key: facts.pop(key) for key in ("timestamp", "level", "event") if key in facts}
-    return {**first, **facts}
+    now = SystemClock().now().isoformat().replace("+00:00", "Z")
+    line = clean({"timestamp": now, "level": level, "event": event, **facts})
+    return orjson.dumps(line, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def _dumps(value: Any, **_: Any) -> str:
-    import orjson
-
-    return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _clean(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Nothing secret, nothing that steers a terminal."""
+def clean(facts: dict[str, Any]) -> dict[str, Any]:
+    """The same facts: nothing secret, nothing that steers a terminal."""
     for key, value in facts.items():
         if isinstance(value, str):
             facts[key] = visible(hide_passwords(value), keep="\n\t" if key == "exception" else "")
