@@ -73,6 +73,11 @@ def test_a_list_shows_the_newest_first_with_labels_for_people(on: Run, tried: di
         (["--tenant", "acme"], ["failed"]),
         (["--key", "invoice-7"], ["succeeded"]),
         (["--queue", "mail", "--status", "succeeded"], []),
+        (["--error", "PermanentError"], ["failed"]),
+        (["--error", "PermanentError", "--tenant", "other"], []),
+        (["--error", "Retry"], []),  # of jobs that failed
+        (["--error", "Retry", "--status", "queued"], ["retrying"]),
+        (["--error", "(none)"], []),
         (["--since", "1h"], ["succeeded", "failed", "retrying", "cancelled", "scheduled"]),
         (["--before", "1h"], []),
         (["--since", "2100-01-01T00:00:00Z"], []),
@@ -252,6 +257,15 @@ def test_replay_by_filter_takes_what_can_be_replayed(on: Run, app: Duly, tried: 
     assert on("jobs", "replay", "--queue", "mail").out == "No job fits.\n"
     forced = on("jobs", "replay", "--status", "succeeded", "--force", "--json").json
     assert forced["replayed"] == [tried["succeeded"]]
+
+
+def test_jobs_that_failed_with_an_error_of_a_class_are_replayed(on: Run, app: Duly, tried: dict[str, int]) -> None:
+    assert on("jobs", "replay", "--error", "Timeout").out == "No job fits.\n"
+    said = on("jobs", "replay", "--error", "PermanentError", "--dry-run").out
+    assert "Would replay 1 job" in said
+    assert on("jobs", "replay", "--error", "PermanentError", "--json").json["replayed"] == [tried["failed"]]
+    # what waits for its next try has failed, too
+    assert on("jobs", "cancel", "--error", "Retry", "--json").json["cancelled"] == [tried["retrying"]]
 
 
 def test_a_job_that_is_refused_in_bulk_is_told_with_the_reason(on: Run, app: Duly) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import Connection, Engine, event, literal, select
 from starlette.testclient import TestClient
 
 from duly import Duly, PermanentError
 from duly.accounts.door import Accounts, csrf_of
 from duly.audit.read import TrailFilter, find
-from duly.testing import drain
+from duly.jobs.tables import jobs_done
+from duly.testing import ManualClock, drain
 from duly.web.bulk import EACH, TOLD, BulkActs
 from duly.web.gate import COOKIE
 from web.hands import begin_now, problem, wander
@@ -197,6 +200,95 @@ def test_a_viewer_plans_and_undoes_nothing(app: Duly, client: Caller) -> None:
     viewer = client("viewer")
     problem(asked(viewer), 403)
     problem(viewer.post(f"{ACTS}/x/undo"), 403)
+
+
+@pytest.fixture
+def broken(app: Duly, clock: ManualClock) -> dict[str, list[int]]:
+    """Failed jobs by the class of their error: an old ValueError, two new ones, one of another tenant, and others."""
+
+    @app.task("break", queue="glass", max_attempts=1)
+    def break_(kind: str) -> None:
+        raise {"value": ValueError, "os": OSError}[kind]("it does not work")
+
+    out: dict[str, list[int]] = {"value": [], "os": [], "theirs": []}
+    for name, kind, tenant, hours in (
+        ("value", "value", "default", 5), ("os", "os", "default", 0), ("value", "value", "default", 0), ("theirs", "value", "acme", 0),
+        ("value", "value", "default", 0),
+    ):  # fmt: skip
+        out[name].append(app.enqueue("break", {"kind": kind}, tenant=tenant).job.id)
+        drain(app)
+        clock.advance(timedelta(hours=hours))
+    return out
+
+
+def test_jobs_are_listed_and_counted_by_the_class_of_their_error(
+    app: Duly, client: Caller, clock: ManualClock, broken: dict[str, list[int]]
+) -> None:  # issue 8
+    ann = client("admin")
+
+    def found(who: TestClient = ann, **query: Any) -> list[int]:
+        said = who.get("/api/v1/jobs", params=query).json()["jobs"]
+        counted = who.get("/api/v1/jobs/count", params=query).json()
+        assert counted == {"count": len(said), "capped": False}
+        return sorted(one["id"] for one in said)
+
+    assert found(error="ValueError") == sorted(broken["value"] + broken["theirs"])
+    assert found(error="ValueError", since=(clock.now() - timedelta(hours=1)).isoformat(), tenant="default") == broken["value"][1:]  # fmt: skip
+    assert found(error="ValueError", before=(clock.now() - timedelta(hours=1)).isoformat()) == broken["value"][:1]
+    assert found(error="OSError", queue="glass", status="failed") == broken["os"]
+    assert found(client("viewer", tenant="acme"), error="ValueError") == broken["theirs"]
+    assert found(error="OSErro") == found(error="(none)") == found(error="ValueError", status="succeeded") == []
+    app.jobs.replay(broken["os"][0])  # it waits, and keeps no error
+    assert found(error="OSError") == []
+    for wrong in ("", "x" * 501):
+        assert problem(ann.get("/api/v1/jobs", params={"error": wrong}), 422)["field"] == "error"
+
+
+def test_jobs_that_failed_with_an_error_of_a_class_are_acted_on(
+    app: Duly, client: Caller, broken: dict[str, list[int]]
+) -> None:
+    ann = client("operator", tenant="default")
+    failed(app)
+    given = {"filter": {"error": "ValueError"}, "dry_run": True}
+    assert ann.post("/api/v1/jobs/replay", json=given).json()["done"] == broken["value"]
+    assert ann.post("/api/v1/jobs/cancel", json=given).json()["done"] == []
+    assert ann.post("/api/v1/jobs/replay", json={**given, "dry_run": False}).json()["done"] == broken["value"]
+    assert states(app, broken["value"] + broken["os"] + broken["theirs"]) == ["queued"] * 3 + ["failed"] * 2
+
+
+def test_an_error_is_looked_for_in_the_index_of_failures(
+    app: Duly, client: Caller, broken: dict[str, list[int]]
+) -> None:
+    """However many jobs there are that failed with others."""
+    ann, asked_ = client("operator"), list[tuple[str, Any]]()
+
+    def others(c: Connection) -> None:
+        rest = [one for one in jobs_done.c if one.name not in ("id", "error")]
+        names = ["id", "error", *(one.name for one in rest)]
+        for n in range(12):
+            rows = select(jobs_done.c.id + 10 * 2**n, literal({"type": "Other"}, jobs_done.c.error.type), *rest)
+            c.execute(jobs_done.insert().from_select(names, rows.where(jobs_done.c.id.not_in(broken["value"]))))
+        if not app.db.is_sqlite:  # it is not told how many there are, nor is it anywhere else
+            c.exec_driver_sql("ANALYZE jobs_done")
+
+    def note(conn: object, cursor: object, statement: str, given: Any, context: object, many: bool) -> None:
+        if "jobs_done" in statement and "(none)" in statement:
+            asked_.append((statement, given))
+
+    app.db.write(others)
+    event.listen(Engine, "before_cursor_execute", note)
+    ann.get("/api/v1/jobs", params={"error": "ValueError"})
+    ann.get("/api/v1/jobs/count", params={"error": "ValueError"})
+    ann.post("/api/v1/jobs/replay", json={"filter": {"error": "ValueError"}, "dry_run": True})
+    event.remove(Engine, "before_cursor_execute", note)
+    assert len(asked_) == 3
+
+    def plans(c: Connection) -> list[str]:
+        how = "EXPLAIN QUERY PLAN " if app.db.is_sqlite else "EXPLAIN "
+        return ["\n".join(str(row[-1]) for row in c.exec_driver_sql(how + text, given)) for text, given in asked_]
+
+    for plan in app.db.read(plans):
+        assert "ix_jobs_done_failures" in plan, plan
 
 
 def test_nothing_that_can_be_thought_of_breaks_the_routes_about_jobs(site: FastAPI, client: Caller) -> None:

@@ -76,7 +76,9 @@ def test_groups_are_made_changed_and_seen(operator: TestClient, app: Duly) -> No
     ]
 
 
-def test_a_stale_edit_of_a_group_its_members_or_its_prompts_is_refused(operator: TestClient, clock: ManualClock) -> None:
+def test_a_stale_edit_of_a_group_its_members_or_its_prompts_is_refused(
+    operator: TestClient, clock: ManualClock
+) -> None:
     # issue 8
     opened(operator, clock)
     made = operator.get(f"{GROUPS}/choir")

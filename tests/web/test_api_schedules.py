@@ -116,7 +116,9 @@ def test_what_is_wrong_with_a_definition_is_named(operator: TestClient) -> None:
     assert operator.get(f"{PATH}/a%2Fb").json()["name"] == "a/b"
 
 
-def test_a_preview_marks_days_on_which_clocks_change_and_blackouts(operator: TestClient, app: Duly) -> None:
+def test_a_preview_marks_days_on_which_clocks_change_and_blackouts(
+    operator: TestClient, client: Client, app: Duly
+) -> None:
     app.open()
     from duly.kernel.windows import Window
 
@@ -136,6 +138,18 @@ def test_a_preview_marks_days_on_which_clocks_change_and_blackouts(operator: Tes
     assert kept["clock_changes"]
     assert kept["next"][2]["blackout"] == ["easter"]
     assert kept["next"][2]["blackout_until"] == "2026-03-30T04:00:00Z"
+    # blackouts are shown with queues: who may not see those learns that there is one, and no more
+    somebody = client("viewer", scopes=("schedules",))
+    for hidden in (
+        somebody.get(f"{PATH}/nightly/preview?n=3"),
+        somebody.post(f"{PATH}/preview", json={"recurrence": PARIS, "name": "nightly", "n": 3}),
+    ):
+        assert [(one["effect"], one["blackout"], one["blackout_until"]) for one in hidden.json()["next"]] == [
+            (one["effect"], ["a blackout"] * len(one["blackout"]), None) for one in kept["next"]
+        ]
+        assert "easter" not in hidden.text
+    both = client("viewer", scopes=("schedules", "queues")).get(f"{PATH}/nightly/preview?n=3")
+    assert both.json()["next"] == kept["next"]
     assert operator.get(PATH).json()["schedules"][0]["name"] == "nightly"  # the one tried out is not written
 
 

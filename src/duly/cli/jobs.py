@@ -47,6 +47,7 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--tenant", help="Of this tenant."),
         click.option("--key", help="With this idempotency key."),
         click.option("--parent", type=ID, metavar="ID", help="Children of this job."),
+        click.option("--error", metavar="CLASS", help="With an error of this class, such as Timeout; (none): one that names none. Without --status: of jobs that failed; cancel: of live ones."),
         click.option("--since", type=PAST, metavar="WHEN", help="Ended (live ones: made) since: 15min, 14d, or an instant."),
         click.option("--before", type=PAST, metavar="WHEN", help="Ended (live ones: made) before."),
     )):  # fmt: skip
@@ -54,18 +55,20 @@ def filtered(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_CHOICES = ("status", "queue", "task", "tenant", "key", "parent", "since", "before")
+_CHOICES = ("status", "queue", "task", "tenant", "key", "parent", "error", "since", "before")
 
 
-def _filter(app: Duly, given: dict[str, Any]) -> JobFilter:
+def _filter(app: Duly, given: dict[str, Any], event: str = "") -> JobFilter:
+    """What the options mean. ``event``: for which act; live jobs are cancelled, whatever they have failed with before."""
     from duly.jobs.job import Status
-    from duly.jobs.read import JobFilter
+    from duly.jobs.read import JobFilter, of_error
 
     now = app.engine.clock.now()
-    return JobFilter(
+    wanted = JobFilter(
         tenant=given["tenant"], status=[Status(s) for s in given["status"]], queue=given["queue"], task=given["task"], key=given["key"],
-        parent_id=given["parent"], since=before(now, given["since"]), before=before(now, given["before"]),
+        parent_id=given["parent"], since=before(now, given["since"]), before=before(now, given["before"]), error=given["error"],
     )  # fmt: skip
+    return wanted if event == "cancel" else of_error(wanted)
 
 
 # ---------------------------------------------------------------------- looking
@@ -336,7 +339,7 @@ def _meant(app: Duly, event: str, given: dict[str, Any], force: bool) -> list[Bu
     from duly.jobs.survey import bunches
 
     able = LIVE if event == "cancel" else (Status.FAILED, Status.CANCELLED, *((Status.SUCCEEDED,) if force else ()))
-    wanted = _filter(app, given)
+    wanted = _filter(app, given, event)
     states = [s for s in (wanted.status or able) if s in able]
     if not states:
         hint = " (--force replays succeeded ones)" if event == "replay" and Status.SUCCEEDED in wanted.status else ""
@@ -373,7 +376,7 @@ def _in_steps(
 ) -> tuple[list[int], dict[int, str]]:
     """Find and act in turns, until nothing is left that has not been tried; what comes in meanwhile is left alone."""
     admin = app.jobs.admin
-    wanted = _filter(app, given)
+    wanted = _filter(app, given, event)
     done: list[int] = []
     refused: dict[int, str] = {}
     ids = admin.matching(wanted, event, limit=todo, force=force)

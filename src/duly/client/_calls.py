@@ -497,6 +497,7 @@ class JobsFilterIn(TypedDict):
     task: NotRequired[str | None]
     key: NotRequired[str | None]
     parent_id: NotRequired[int | None]
+    error: NotRequired[str | None]
     since: NotRequired[str | None]
     before: NotRequired[str | None]
     ids: NotRequired[list[int]]
@@ -2149,6 +2150,7 @@ class JobsCalls:
         task: str | None = None,
         key: str | None = None,
         parent_id: int | None = None,
+        error: str | None = None,
         since: str | None = None,
         before: str | None = None,
         tenant: str | None = None,
@@ -2165,6 +2167,7 @@ class JobsCalls:
                 "task": task,
                 "key": key,
                 "parent_id": parent_id,
+                "error": error,
                 "since": since,
                 "before": before,
                 "tenant": tenant,
@@ -2187,11 +2190,28 @@ class JobsCalls:
         status: list[Literal["queued", "running", "succeeded", "failed", "cancelled"]] | None = None,
         queue: str | None = None,
         task: str | None = None,
+        key: str | None = None,
+        parent_id: int | None = None,
+        error: str | None = None,
+        since: str | None = None,
+        before: str | None = None,
         tenant: str | None = None,
     ) -> Counted:
         """How many jobs fit, counted as far as ten thousand."""
         found: Counted = self._send(
-            "GET", "/api/v1/jobs/count", query={"status": status, "queue": queue, "task": task, "tenant": tenant}
+            "GET",
+            "/api/v1/jobs/count",
+            query={
+                "status": status,
+                "queue": queue,
+                "task": task,
+                "key": key,
+                "parent_id": parent_id,
+                "error": error,
+                "since": since,
+                "before": before,
+                "tenant": tenant,
+            },
         )
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -47,6 +47,11 @@ class JobFilter:
             if name not in set(Status):
                 raise InvalidArgument("status", f"is {name!r}.", f"Use one of: {', '.join(Status)}.")
         object.__setattr__(self, "status", tuple(Status(name) for name in given))
+
+
+def of_error(f: JobFilter) -> JobFilter:
+    """The same; where a class of errors is given and no status, of jobs that failed: these are found by an index."""
+    return replace(f, status=(Status.FAILED,)) if f.error is not None and not f.status else f
 
 
 def _live() -> Select[Any]:

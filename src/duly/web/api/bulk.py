@@ -13,11 +13,12 @@ from pydantic import BaseModel, Field
 
 from duly.accounts.account import Identity
 from duly.app import Duly
-from duly.jobs.read import JobFilter
+from duly.jobs.read import JobFilter, of_error
 from duly.kernel.errors import InvalidArgument, WrongState
 from duly.web.api.common import (
     Act,
     Cursor,
+    ErrorIn,
     IdentIn,
     Instant,
     InstantIn,
@@ -48,6 +49,7 @@ class JobsFilterIn(Strict):
     task: Name | None = None
     key: Words | None = None
     parent_id: IdentIn | None = None
+    error: ErrorIn | None = None
     since: InstantIn | None = None
     before: InstantIn | None = None
     ids: list[IdentIn] = Field(default=[], max_length=1000)
@@ -107,7 +109,7 @@ def routes(app: Duly, known: BulkActs) -> Any:
         event: Literal["cancel", "replay"], given: JobsBulkIn, who: Identity, request: Request
     ) -> Acted | JSONResponse:
         app.open()
-        found = app.jobs.admin.matching(_meant(given, who), event, given.limit, given.force)
+        found = app.jobs.admin.matching(_meant(event, given, who), event, given.limit, given.force)
         if given.dry_run:
             return Acted(done=found, refused={}, dry_run=True)
         if given.undo_seconds:
@@ -161,9 +163,12 @@ def shown(act: BulkAct) -> PlannedAct:
     )  # fmt: skip
 
 
-def _meant(given: JobsBulkIn, who: Identity) -> JobFilter:
+def _meant(event: str, given: JobsBulkIn, who: Identity) -> JobFilter:
     """Which jobs. Raises InvalidArgument where that is nearly everything."""
     said = given.filter.model_dump(exclude={"status", "tenant"}, exclude_defaults=True)
     if not said:
-        raise InvalidArgument("filter", "names nothing besides a status.", "Name a queue, a task, a time or ids.")
-    return JobFilter(tenant=whose(who, given.filter.tenant), status=tuple(given.filter.status), **said)
+        raise InvalidArgument(
+            "filter", "names nothing besides a status.", "Name a queue, a task, an error, a time or ids."
+        )
+    wanted = JobFilter(tenant=whose(who, given.filter.tenant), status=tuple(given.filter.status), **said)
+    return of_error(wanted) if event == "replay" else wanted

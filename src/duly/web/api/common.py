@@ -63,6 +63,8 @@ Ident = Annotated[int, Path(ge=1, le=MOST_ID)]
 Named = Annotated[str, Path(min_length=1, max_length=200), AfterValidator(lambda value: check_name(value, "name"))]
 
 IdentIn = Annotated[int, Field(ge=1, le=MOST_ID)]
+#: A class of errors, as the matrix of failures tells them apart. Blanks are part of it.
+ErrorIn = Annotated[Words, Field(min_length=1, max_length=500, description="The class of the error, such as `Timeout`; `(none)`: one that names none. Without a status: of jobs that failed.")]  # fmt: skip
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
 #: For those who see every tenant: only this one's. Others see their own, and nothing else.

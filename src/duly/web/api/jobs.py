@@ -16,12 +16,13 @@ from duly.app import Duly
 from duly.jobs.job import Attempt as KnownAttempt
 from duly.jobs.job import Job as KnownJob
 from duly.jobs.job import Status as KnownStatus
-from duly.jobs.read import JobFilter
+from duly.jobs.read import JobFilter, of_error
 from duly.kernel.errors import InvalidArgument
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
     Act,
     Cursor,
+    ErrorIn,
     Ident,
     Instant,
     InstantIn,
@@ -190,6 +191,7 @@ def routes(app: Duly) -> Any:
         task: Annotated[Name | None, Query()] = None,
         key: Annotated[Words | None, Query(max_length=500)] = None,
         parent_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+        error: Annotated[ErrorIn | None, Query()] = None,
         since: Annotated[InstantIn | None, Query(description="Ended, or while live made, at or after.")] = None,
         before: Annotated[InstantIn | None, Query()] = None,
         tenant: TenantIn = None,
@@ -198,9 +200,10 @@ def routes(app: Duly) -> Any:
     ) -> Page:
         """List jobs, newest first."""
         wanted = JobFilter(
-            tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before
+            tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before,
+            error=error,
         )  # fmt: skip
-        found = app._read(lambda c: app.engine.reader.find(c, wanted, limit + 1, below(cursor)))
+        found = app._read(lambda c: app.engine.reader.find(c, of_error(wanted), limit + 1, below(cursor)))
         kept, following = page(found, limit, lambda job: job.id)
         return Page(jobs=[shown(job, who) for job in kept], next=following)
 
@@ -210,11 +213,19 @@ def routes(app: Duly) -> Any:
         status: Annotated[list[Status], Query()] = [],  # noqa: B006
         queue: Annotated[Name | None, Query()] = None,
         task: Annotated[Name | None, Query()] = None,
+        key: Annotated[Words | None, Query(max_length=500)] = None,
+        parent_id: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+        error: Annotated[ErrorIn | None, Query()] = None,
+        since: Annotated[InstantIn | None, Query(description="Ended, or while live made, at or after.")] = None,
+        before: Annotated[InstantIn | None, Query()] = None,
         tenant: TenantIn = None,
     ) -> Counted:
         """How many jobs fit, counted as far as ten thousand."""
-        wanted = JobFilter(tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task)
-        found = app._read(lambda c: app.engine.reader.count(c, wanted, CAP))
+        wanted = JobFilter(
+            tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before,
+            error=error,
+        )  # fmt: skip
+        found = app._read(lambda c: app.engine.reader.count(c, of_error(wanted), CAP))
         return Counted(count=min(found, CAP), capped=found >= CAP)
 
     @made.get("/jobs/{id}", response_model=Whole, responses=documented(404), name="duly_job")

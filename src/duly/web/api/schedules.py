@@ -167,8 +167,8 @@ class Coming(BaseModel):
     local: str | None = Field(description="On the clock of the schedule's zone.")
     effect: str = Field(description="fires, deferred or skipped.")
     special: str | None = Field(description="The day's remark where a clock is put forward or back.")
-    blackout: list[str] = Field(description="The blackouts that cover it.")
-    blackout_until: Instant | None
+    blackout: list[str] = Field(description="The blackouts that cover it; who may not see queues is told `a blackout`.")
+    blackout_until: Instant | None = Field(description="Null, too, for who may not see queues.")
 
 
 class Preview(BaseModel):
@@ -237,7 +237,7 @@ def routes(app: Duly) -> Any:
         )  # fmt: skip
         app.open()
         since = given.since or app._read(app.db.present)
-        return _preview(spec, door.preview_of(spec, given.n, since=since), since)
+        return _preview(spec, door.preview_of(spec, given.n, since=since), since, who)
 
     @made.get("/schedules/{name:any}/ledger", response_model=Ledger, responses=documented(404))
     def ledger(
@@ -272,7 +272,7 @@ def routes(app: Duly) -> Any:
         coming = door.preview(name, n, tenant=at, since=begin)
         spec = door.get(name, tenant=at).spec
         assert spec is not None
-        return _preview(spec, coming, begin)
+        return _preview(spec, coming, begin, who)
 
     @made.get("/schedules/{name:any}/versions", response_model=Versions, responses=documented(404))
     def versions(name: NamePath, who: Viewer, tenant: TenantIn = None) -> Versions:
@@ -440,12 +440,13 @@ def _occurrence(o: KnownOccurrence, jobs: dict[int, Job]) -> Occurrence:
     )  # fmt: skip
 
 
-def _preview(spec: Spec, coming: list[Previewed], since: datetime) -> Preview:
+def _preview(spec: Spec, coming: list[Previewed], since: datetime, who: Identity) -> Preview:
+    named = who.may("queues", Role.VIEWER)  # blackouts are shown there
     return Preview(
         when=spec.recurrence.describe(since=since), tz=spec.tz, clock_changes=clock_changes(spec.recurrence, coming, since),
         next=[
-            Coming(due_at=p.due_at, local=p.local.isoformat() if p.local else None, effect=p.effect, special=p.special, blackout=list(p.blackout),
-                   blackout_until=p.blackout_until)
+            Coming(due_at=p.due_at, local=p.local.isoformat() if p.local else None, effect=p.effect, special=p.special,
+                   blackout=list(p.blackout) if named else ["a blackout"] * bool(p.blackout), blackout_until=p.blackout_until if named else None)
             for p in coming
         ],
     )  # fmt: skip
