@@ -7,13 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, case, delete, insert, select, update
-from sqlalchemy.dialects.postgresql import insert as on_postgres
-from sqlalchemy.dialects.sqlite import insert as on_sqlite
 
 from duly.accounts.account import FORGOTTEN, IDLE, LONGEST_LOGIN, Role, Token, User
 from duly.accounts.tables import api_tokens, login_failures, logins, oidc_flows, user_identities, users
 from duly.audit.store import record
 from duly.storage.database import Database
+from duly.storage.rows import insert_into
 
 T, U, L, F, P, W = api_tokens.c, users.c, logins.c, login_failures.c, user_identities.c, oidc_flows.c
 _TOKEN = [
@@ -26,7 +25,7 @@ _USER = [U.id, U.name, U.role, U.tenant, U.created_at, U.updated_at, U.disabled_
 class AccountStore:
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._insert_into: Any = on_sqlite if db.is_sqlite else on_postgres
+        self._insert_into: Any = insert_into(db.is_sqlite)
 
     # ------------------------------------------------------------------ tokens
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, Identity, Index, Integer, Table, Text
 
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata
 from duly.storage.types import Id, Instant, Json
 
 _ROLE = "role IN ('viewer', 'operator', 'admin')"
@@ -29,7 +29,7 @@ api_tokens = Table(
     Column("last_used_at", Instant),
     Column("revoked_at", Instant),
     CheckConstraint(_ROLE, name="role"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 
 users = Table(
@@ -45,7 +45,7 @@ users = Table(
     Column("updated_at", Instant, nullable=False),
     Column("disabled_at", Instant),
     CheckConstraint(_ROLE, name="role"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 
 user_identities = Table(

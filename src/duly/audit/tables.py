@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Identity, Index, Integer, LargeBinary, Table, Text
 
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata
 from duly.storage.types import Id, Instant, Json
 
 audit_log = Table(
@@ -27,7 +27,7 @@ audit_log = Table(
     Column("entity", Text, nullable=False),
     Column("entity_id", Text, nullable=False),
     Column("meta", Json, nullable=False),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 Index("ix_audit_log_entity", audit_log.c.entity_id, audit_log.c.entity)
 
@@ -46,5 +46,5 @@ audit_seals = Table(
     Column("previous", LargeBinary, nullable=False),
     #: SHA-256 over everything else in this row.
     Column("hash", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )

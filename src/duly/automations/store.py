@@ -14,8 +14,6 @@ from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Text, and_, cast, exists, func, insert, null, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as on_postgres
-from sqlalchemy.dialects.sqlite import insert as on_sqlite
 
 from duly.audit.store import record
 from duly.automations.plan import AutomationFacts, Incomplete, Skipped, Waiting
@@ -36,6 +34,7 @@ from duly.kernel.errors import DulyError
 from duly.kernel.payload import MOST_ID
 from duly.kernel.recurrence import Schedule, schedule_from_json
 from duly.storage.database import Database
+from duly.storage.rows import insert_into
 
 S = ai_sessions.c
 _SESSION = [
@@ -90,7 +89,7 @@ class SessionStore:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._insert_into: Any = on_sqlite if db.is_sqlite else on_postgres
+        self._insert_into: Any = insert_into(db.is_sqlite)
 
     # ------------------------------------------------------------------ slots
 

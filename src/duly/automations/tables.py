@@ -18,11 +18,10 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
-    text,
 )
 
 from duly.automations.session import CALL_LIFECYCLE, LIFECYCLE
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json
 
 automation_slots = Table(
@@ -70,11 +69,11 @@ automations = Table(
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", Text, nullable=False),
     Column("removed_at", Instant),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _there = "removed_at IS NULL"
 Index(
-    "ix_automations_name", automations.c.tenant, automations.c.name, unique=True, postgresql_where=text(_there), sqlite_where=text(_there)
+    "ix_automations_name", automations.c.tenant, automations.c.name, unique=True, info=where(_there)
 )  # fmt: skip
 
 ai_sessions = Table(
@@ -122,27 +121,25 @@ ai_sessions = Table(
     CheckConstraint(LIFECYCLE.check("status"), name="status"),
     CheckConstraint("(status = 'active') = (activation IS NOT NULL)", name="activation"),
     CheckConstraint("(status = 'ended') = coalesce(end_reason IN ('COMPLETED', 'CANCELLED', 'TIMEOUT', 'ERROR'), false)", name="end_reason"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )  # fmt: skip
 _active = "status = 'active'"
 Index(
     "ix_ai_sessions_active",
     ai_sessions.c.slot,
     unique=True,
-    postgresql_where=text(_active),
-    sqlite_where=text(_active),
+    info=where(_active),
 )
 _scheduled = "trigger = 'SCHEDULED'"
 Index(
-    "ix_ai_sessions_occurrence", ai_sessions.c.automation_id, ai_sessions.c.scheduled_at, unique=True, postgresql_where=text(_scheduled),
-    sqlite_where=text(_scheduled),
+    "ix_ai_sessions_occurrence", ai_sessions.c.automation_id, ai_sessions.c.scheduled_at, unique=True, info=where(_scheduled),
 )  # fmt: skip
 _keyed = "key IS NOT NULL"
 Index(
-    "ix_ai_sessions_key", ai_sessions.c.automation_id, ai_sessions.c.key, unique=True, postgresql_where=text(_keyed), sqlite_where=text(_keyed)
+    "ix_ai_sessions_key", ai_sessions.c.automation_id, ai_sessions.c.key, unique=True, info=where(_keyed)
 )  # fmt: skip
 _open = "status IN ('queued', 'interrupted')"
-Index("ix_ai_sessions_open", ai_sessions.c.slot, ai_sessions.c.status, postgresql_where=text(_open), sqlite_where=text(_open))  # fmt: skip
+Index("ix_ai_sessions_open", ai_sessions.c.slot, ai_sessions.c.status, info=where(_open))  # fmt: skip
 Index("ix_ai_sessions_automation", ai_sessions.c.automation_id, ai_sessions.c.id)
 
 ai_messages = Table(

@@ -23,7 +23,6 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from duly.idempotency.reservation import Reservation, State
 from duly.idempotency.store import Store, StoreBusy
@@ -34,6 +33,7 @@ from duly.storage import sqlite as files
 from duly.storage.database import Database
 from duly.storage.guest import check_table, database_of, make_table, table_sql
 from duly.storage.identity import is_same
+from duly.storage.rows import insert_into
 from duly.storage.types import Encoded, Instant
 
 #: Rows forgotten in one transaction.
@@ -59,7 +59,7 @@ class SqlStore(Store):
         self._checked, self._prune_due = not self._guest, 0.0
         #: Whose connections lead to this database, as far as was asked.
         self._known: weakref.WeakKeyDictionary[Pool, bool] = weakref.WeakKeyDictionary()
-        insert: Any = sqlite.insert if self.db.is_sqlite else postgresql.insert
+        insert = insert_into(self.db.is_sqlite)
         self._insert = insert(t).on_conflict_do_nothing().returning(t.c.token)
 
     # ------------------------------------------------------------------ the table

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from duly.jobs.job import ENDED, LIFECYCLE, LIVE
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json, json_text
 
 
@@ -90,8 +90,14 @@ jobs = Table(
     Column("lease_until", Instant),
     CheckConstraint(LIFECYCLE.check("status", LIVE), name="status"),
     CheckConstraint("(status = 'running') = (lease_token IS NOT NULL)", name="lease"),
-    sqlite_autoincrement=True,
-    postgresql_with={"fillfactor": "70", "autovacuum_vacuum_scale_factor": "0.02", "autovacuum_vacuum_cost_delay": "0"},
+    info=ddl(
+        sqlite_autoincrement=True,
+        postgresql_with={
+            "fillfactor": "70",
+            "autovacuum_vacuum_scale_factor": "0.02",
+            "autovacuum_vacuum_cost_delay": "0",
+        },
+    ),
 )
 #: What the partial indexes are of, word for word: said so, a query that counts need not look at the rows themselves.
 READY, DUE, RUNNING = (
@@ -105,8 +111,7 @@ Index(
     jobs.c.priority.desc(),
     jobs.c.run_at,
     jobs.c.id,
-    postgresql_where=text(READY),
-    sqlite_where=text(READY),
+    info=where(READY),
 )
 _fair = "status = 'queued' AND due_at IS NULL AND fair"
 Index(
@@ -116,13 +121,12 @@ Index(
     jobs.c.priority.desc(),
     jobs.c.run_at,
     jobs.c.id,
-    postgresql_where=text(_fair),
-    sqlite_where=text(_fair),
+    info=where(_fair),
 )
-Index("ix_jobs_due", jobs.c.due_at, postgresql_where=text(DUE), sqlite_where=text(DUE))
-Index("ix_jobs_running", jobs.c.queue, jobs.c.lease_until, postgresql_where=text(RUNNING), sqlite_where=text(RUNNING))
+Index("ix_jobs_due", jobs.c.due_at, info=where(DUE))
+Index("ix_jobs_running", jobs.c.queue, jobs.c.lease_until, info=where(RUNNING))
 _child = "parent_id IS NOT NULL"
-Index("ix_jobs_parent", jobs.c.parent_id, postgresql_where=text(_child), sqlite_where=text(_child))
+Index("ix_jobs_parent", jobs.c.parent_id, info=where(_child))
 
 jobs_done = Table(
     "jobs_done",
@@ -132,15 +136,14 @@ jobs_done = Table(
     Column("finished_at", Instant, nullable=False),
     CheckConstraint(LIFECYCLE.check("status", ENDED), name="status"),
 )
-Index("ix_jobs_done_parent", jobs_done.c.parent_id, postgresql_where=text(_child), sqlite_where=text(_child))
-Index("ix_jobs_done_finished", jobs_done.c.finished_at, postgresql_using="brin")
+Index("ix_jobs_done_parent", jobs_done.c.parent_id, info=where(_child))
+Index("ix_jobs_done_finished", jobs_done.c.finished_at, info=ddl(postgresql_using="brin"))
 _failed = "status = 'failed'"
-Index("ix_jobs_done_failed", jobs_done.c.id, postgresql_where=text(_failed), sqlite_where=text(_failed))
+Index("ix_jobs_done_failed", jobs_done.c.id, info=where(_failed))
 
 #: For counting failures by class and time, of all tenants or of one.
 Index(
-    "ix_jobs_done_failures", error_class(jobs_done.c.error), jobs_done.c.finished_at, jobs_done.c.tenant, postgresql_where=text(_failed),
-    sqlite_where=text(_failed),
+    "ix_jobs_done_failures", error_class(jobs_done.c.error), jobs_done.c.finished_at, jobs_done.c.tenant, info=where(_failed),
 )  # fmt: skip
 
 job_keys = Table(
@@ -164,8 +167,7 @@ Index("ix_job_keys_job", job_keys.c.job_id)
 Index(
     "ix_job_keys_until",
     job_keys.c.until,
-    postgresql_where=text("until IS NOT NULL"),
-    sqlite_where=text("until IS NOT NULL"),
+    info=where("until IS NOT NULL"),
 )
 
 attempts = Table(
@@ -180,7 +182,7 @@ attempts = Table(
     Column("ended_at", Instant, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("error", Json),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 Index("ix_attempts_job", attempts.c.job_id)
 
@@ -222,7 +224,7 @@ queue_starts = Table(
     Column("queue", Text, nullable=False),
     Column("at", Instant, nullable=False),
     Column("count", Integer, nullable=False),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 Index("ix_queue_starts_queue", queue_starts.c.queue, queue_starts.c.at)
 

@@ -12,8 +12,6 @@ from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, delete, exists, select, update
-from sqlalchemy.dialects.postgresql import insert as pg_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from duly.audit.store import record
 from duly.audit.tables import audit_log
@@ -23,6 +21,7 @@ from duly.mail.plan import RELEASED, Delivery, State
 from duly.mail.tables import mail_deliveries as deliveries
 from duly.mail.tables import mail_suppressions as suppressions
 from duly.storage.database import Database
+from duly.storage.rows import insert_into
 
 #: The row of system_state that tells this database from others: part of keys, Message-IDs and fingerprints.
 MARK_KEY = "mail_mark"
@@ -64,7 +63,7 @@ class MailStore:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._insert_into: Any = sqlite_insert if db.is_sqlite else pg_insert
+        self._insert_into: Any = insert_into(db.is_sqlite)
 
     # ------------------------------------------------------------------ the mark
 

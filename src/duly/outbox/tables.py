@@ -18,11 +18,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
 
 from duly.outbox.message import LIFECYCLE
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json
 
 
@@ -62,10 +61,10 @@ def outbox_table(name: str, metadata: MetaData, schema: str | None = None) -> Ta
         UniqueConstraint("message_id"),
         CheckConstraint(LIFECYCLE.check("status"), name="status"),
         schema=schema,
-        sqlite_autoincrement=True,
+        info=ddl(sqlite_autoincrement=True),
     )
     c = table.c
-    for purpose, columns, where, unique in (
+    for purpose, columns, which, unique in (
         # without an ordering key: by destination, what is due first
         ("ready", [c.destination, c.due_at, c.id], "status = 'pending' AND ordering_key IS NULL", False),
         # with one: the first that is not sent goes, or holds the others
@@ -77,7 +76,7 @@ def outbox_table(name: str, metadata: MetaData, schema: str | None = None) -> Ta
         ("sent", [c.sent_at], "status = 'sent'", False),
         ("parked", [c.id], "status = 'parked'", False),
     ):
-        Index(f"ix_{name}_{purpose}", *columns, unique=unique, postgresql_where=text(where), sqlite_where=text(where))
+        Index(f"ix_{name}_{purpose}", *columns, unique=unique, info=where(which))
     return table
 
 

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as pg_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.tables import job_keys, jobs, jobs_done
@@ -21,6 +19,7 @@ from duly.publishing.tables import publication_channels, publications
 from duly.publishing.view import COMMENT, PUBLISH, TASKS, PublicationFilter, Trace
 from duly.storage.database import Database
 from duly.storage.locks import wait_lock
+from duly.storage.rows import insert_into
 
 #: The reason under which a breaker holds a queue begins so; nobody else's hold is lifted by it.
 BREAKER = "circuit breaker"
@@ -69,7 +68,7 @@ class PublicationStore:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._insert_into: Any = sqlite_insert if db.is_sqlite else pg_insert
+        self._insert_into: Any = insert_into(db.is_sqlite)
 
     # ------------------------------------------------------------------ one run
 

@@ -21,11 +21,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
 
 from duly.rounds.round import LIFECYCLE
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant
 
 groups = Table(
@@ -51,11 +50,11 @@ groups = Table(
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", Text, nullable=False),
     UniqueConstraint("tenant", "name"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _plannable = "is_active AND plan_at IS NOT NULL"
 Index(
-    "ix_groups_plan", groups.c.plan_at, groups.c.id, postgresql_where=text(_plannable), sqlite_where=text(_plannable)
+    "ix_groups_plan", groups.c.plan_at, groups.c.id, info=where(_plannable)
 )  # fmt: skip
 
 group_members = Table(
@@ -71,11 +70,11 @@ group_members = Table(
     Column("is_active", Boolean, nullable=False),
     Column("created_at", Instant, nullable=False),
     UniqueConstraint("group_id", "name"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _told = "is_active AND channels <> ''"
 Index(
-    "ix_group_members_told", group_members.c.group_id, group_members.c.id, postgresql_where=text(_told), sqlite_where=text(_told)
+    "ix_group_members_told", group_members.c.group_id, group_members.c.id, info=where(_told)
 )  # fmt: skip
 
 group_prompts = Table(
@@ -86,10 +85,10 @@ group_prompts = Table(
     Column("text", Text, nullable=False),
     Column("is_active", Boolean, nullable=False),
     Column("created_at", Instant, nullable=False),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 Index(
-    "ix_group_prompts_active", group_prompts.c.group_id, group_prompts.c.id, postgresql_where=text("is_active"), sqlite_where=text("is_active")
+    "ix_group_prompts_active", group_prompts.c.group_id, group_prompts.c.id, info=where("is_active")
 )  # fmt: skip
 Index("ix_group_prompts_group", group_prompts.c.group_id)
 
@@ -123,14 +122,14 @@ rounds = Table(
         "AND (open_at IS NULL) = (opened_at IS NULL) AND (status = 'closed') = (closed_at IS NOT NULL)",
         name="instants",
     ),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _due = "status = 'scheduled' AND due_at IS NOT NULL"
-Index("ix_rounds_due", rounds.c.due_at, rounds.c.id, postgresql_where=text(_due), sqlite_where=text(_due))
+Index("ix_rounds_due", rounds.c.due_at, rounds.c.id, info=where(_due))
 _open = "status = 'open'"
-Index("ix_rounds_close", rounds.c.close_at, rounds.c.id, postgresql_where=text(_open), sqlite_where=text(_open))
+Index("ix_rounds_close", rounds.c.close_at, rounds.c.id, info=where(_open))
 _live = "status <> 'closed'"
-Index("ix_rounds_live", rounds.c.group_id, unique=True, postgresql_where=text(_live), sqlite_where=text(_live))
+Index("ix_rounds_live", rounds.c.group_id, unique=True, info=where(_live))
 
 round_submissions = Table(
     "round_submissions",
@@ -142,7 +141,7 @@ round_submissions = Table(
     Column("created_at", Instant, nullable=False),
     Column("edited_at", Instant),
     UniqueConstraint("round_id", "member_id"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 
 round_comments = Table(
@@ -155,7 +154,7 @@ round_comments = Table(
     Column("text", Text, nullable=False),
     Column("created_at", Instant, nullable=False),
     Column("edited_at", Instant),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 Index("ix_round_comments_round", round_comments.c.round_id, round_comments.c.id)
 
@@ -184,6 +183,6 @@ round_ticks = Table(
     Column("mean_late", Float),
     Column("most_late", Float),
     CheckConstraint("kind IN ('plan', 'open', 'close')", name="kind"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 Index("ix_round_ticks_kind", round_ticks.c.kind, round_ticks.c.started_at)

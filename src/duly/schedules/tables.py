@@ -17,11 +17,10 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
-    text,
 )
 
 from duly.schedules.schedule import LIFECYCLE
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json
 
 schedules = Table(
@@ -64,14 +63,14 @@ schedules = Table(
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", Text, nullable=False),
     Column("removed_at", Instant),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _there = "removed_at IS NULL"
 Index(
-    "ix_schedules_name", schedules.c.tenant, schedules.c.name, unique=True, postgresql_where=text(_there), sqlite_where=text(_there)
+    "ix_schedules_name", schedules.c.tenant, schedules.c.name, unique=True, info=where(_there)
 )  # fmt: skip
 _look = "look_at IS NOT NULL"
-Index("ix_schedules_look", schedules.c.look_at, postgresql_where=text(_look), sqlite_where=text(_look))
+Index("ix_schedules_look", schedules.c.look_at, info=where(_look))
 
 schedule_versions = Table(
     "schedule_versions",
@@ -111,15 +110,13 @@ occurrences = Table(
 )
 _deferred = "status = 'deferred'"
 Index(
-    "ix_occurrences_deferred", occurrences.c.schedule_id, occurrences.c.due_at, postgresql_where=text(_deferred),
-    sqlite_where=text(_deferred),
+    "ix_occurrences_deferred", occurrences.c.schedule_id, occurrences.c.due_at, info=where(_deferred),
 )  # fmt: skip
 _fired = "job_id IS NOT NULL"
 Index(
     "ix_occurrences_job",
     occurrences.c.schedule_id,
     occurrences.c.job_id,
-    postgresql_where=text(_fired),
-    sqlite_where=text(_fired),
+    info=where(_fired),
 )
 Index("ix_occurrences_acted", occurrences.c.acted_at)

@@ -18,6 +18,7 @@ from duly.kernel.errors import InvalidArgument, SchemaMissing
 from duly.settings import Settings
 from duly.storage import sqlite
 from duly.storage.database import Database
+from duly.storage.schema import complete
 
 
 class Guest(Database):
@@ -98,7 +99,7 @@ def make_table(db: Database, table: Table) -> bool:
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly table'))"))
         if inspect(connection).has_table(table.name, schema=table.schema):
             return False
-        table.create(connection)
+        complete(table).create(connection)
         return True
 
     return db.write(make)
@@ -112,7 +113,7 @@ def table_sql(table: Table, dialect: str) -> str:
         from sqlalchemy.dialects import postgresql as module  # type: ignore[no-redef]
     else:
         raise InvalidArgument("dialect", f"is {dialect!r}.", "Use 'sqlite' or 'postgresql'.")
-    statements: list[Any] = [CreateTable(table, if_not_exists=True)]
+    statements: list[Any] = [CreateTable(complete(table), if_not_exists=True)]
     statements += [CreateIndex(i, if_not_exists=True) for i in sorted(table.indexes, key=lambda i: str(i.name))]
     spoken = module.dialect()
     said = "".join(f"{str(s.compile(dialect=spoken)).strip()};\n" for s in statements)

@@ -7,17 +7,14 @@ same in every process and version: eight bytes of BLAKE2b over the room and the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
 
-from sqlalchemy import BigInteger, Connection, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import BigInteger, Connection, TextClause, bindparam, text
 
 from duly.storage.database import Database
 
-_TRY = text("SELECT k.n FROM unnest(:keys) WITH ORDINALITY AS k(key, n) WHERE pg_try_advisory_xact_lock(k.key) ORDER BY k.n").bindparams(
-    bindparam("keys", type_=ARRAY(BigInteger))
-)  # fmt: skip
 _WAIT = text("SELECT pg_advisory_xact_lock(:key)").bindparams(bindparam("key", type_=BigInteger))
 
 
@@ -27,12 +24,22 @@ def lock_key(room: str, ident: int) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
+@functools.cache
+def _try() -> TextClause:
+    from sqlalchemy.dialects.postgresql import ARRAY  # on SQLite the dialect stays unloaded
+
+    asked = (
+        "SELECT k.n FROM unnest(:keys) WITH ORDINALITY AS k(key, n) WHERE pg_try_advisory_xact_lock(k.key) ORDER BY k.n"
+    )
+    return text(asked).bindparams(bindparam("keys", type_=ARRAY(BigInteger)))
+
+
 def try_locks(db: Database, connection: Connection, room: str, idents: Sequence[int]) -> set[int]:
     """Take the locks that nobody else has, until the transaction ends. Returns whose; it waits for none."""
     if db.is_sqlite:
         return set(idents)
     keys = [lock_key(room, ident) for ident in idents]
-    return {idents[n - 1] for n in connection.execute(_TRY, {"keys": keys}).scalars()}
+    return {idents[n - 1] for n in connection.execute(_try(), {"keys": keys}).scalars()}
 
 
 def wait_lock(db: Database, connection: Connection, room: str, ident: int) -> None:

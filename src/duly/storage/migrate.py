@@ -19,7 +19,7 @@ from sqlalchemy import Connection, MetaData, inspect, text
 from duly.kernel.errors import SchemaMissing, SchemaTooNew
 from duly.settings import Settings
 from duly.storage.database import Database
-from duly.storage.schema import metadata
+from duly.storage.schema import complete, metadata
 
 #: Alembic keeps the migration that is running in a global of its module: one at a time in a program.
 _alembic = threading.Lock()
@@ -50,6 +50,8 @@ def all_metadata() -> MetaData:
         "duly.monitoring.alerts.tables",
     ):
         import_module(module)
+    for table in metadata.tables.values():
+        complete(table)
     return metadata
 
 

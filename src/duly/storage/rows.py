@@ -39,6 +39,15 @@ def encode(sqlite: bool, rows: Iterable[Mapping[str, Any]]) -> str:
     return orjson.dumps([{k: prepared(v) for k, v in row.items()} for row in rows], default=default).decode()
 
 
+def insert_into(sqlite: bool) -> Any:
+    """The database's own ``insert``, whose statements can say ON CONFLICT. The other database's dialect stays unloaded."""
+    if sqlite:
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    return insert
+
+
 def as_one(columns: str, relation: str) -> str:
     """SQLite's SQL for many rows as one text, a JSON array on each line, null for none; ``read`` opens it. ``relation``: what stands behind FROM.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import MetaData
+from typing import Any
+
+from sqlalchemy import Index, MetaData, Table, text
 
 metadata = MetaData(
     naming_convention={
@@ -13,3 +15,26 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+def ddl(**words: Any) -> dict[str, Any]:
+    """For the ``info`` of a table or an index: what one database is to be told when the thing is made (``sqlite_autoincrement=True``).
+
+    Said to SQLAlchemy itself, such a word loads the whole dialect of its database, and a worker needs that of its own only.
+    """
+    return {"ddl": words}
+
+
+def where(condition: str) -> dict[str, Any]:
+    """For the ``info`` of an index: it is of these rows only."""
+    return ddl(postgresql_where=text(condition), sqlite_where=text(condition))
+
+
+def complete(table: Table) -> Table:
+    """The same table, as its database is to make it."""
+    things: list[Table | Index] = [table, *table.indexes]
+    for thing in things:
+        for word, value in thing.info.get("ddl", {}).items():
+            dialect, _, name = word.partition("_")
+            thing.dialect_options[dialect][name] = value
+    return table

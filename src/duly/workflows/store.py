@@ -26,8 +26,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert as on_postgres
-from sqlalchemy.dialects.sqlite import insert as on_sqlite
 
 from duly.audit.store import record
 from duly.jobs.settle import Claimed
@@ -35,6 +33,7 @@ from duly.jobs.store import JobStore
 from duly.jobs.tables import job_waits, jobs, jobs_done
 from duly.kernel.payload import MOST_ID
 from duly.storage.database import Database
+from duly.storage.rows import insert_into
 from duly.storage.types import Encoded, Instant, Json
 from duly.workflows.plan import DECISION, Child, asked_at
 from duly.workflows.step import ENGINE_RUN, Kind, Signal, Status, Step
@@ -125,8 +124,7 @@ class WorkflowStore:
         now = self.db.present(connection)
         values = {"id": ident, "tenant": tenant, "workflow": workflow, "version": version, "definition": definition, "created_at": now,
                   "updated_at": now, "forked_from": forked_from}  # fmt: skip
-        upsert = on_sqlite if self.db.is_sqlite else on_postgres
-        made = upsert(workflow_runs).values(**values).on_conflict_do_nothing()
+        made = insert_into(self.db.is_sqlite)(workflow_runs).values(**values).on_conflict_do_nothing()
         return connection.execute(made).rowcount == 1
 
     def run(self, connection: Connection, ident: int, lock: bool = False) -> Kept | None:

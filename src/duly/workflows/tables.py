@@ -5,9 +5,9 @@ A run's own status stands with its job and nowhere else. A history is read by it
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Identity, Index, Integer, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import CheckConstraint, Column, Identity, Index, Integer, PrimaryKeyConstraint, Table, Text
 
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json
 from duly.workflows.step import LIFECYCLE
 
@@ -72,12 +72,11 @@ workflow_signals = Table(
     Column("sent_by", Text, nullable=False),
     #: The position that took it.
     Column("used_by", Integer),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _unused = "used_by IS NULL"
-Index("ix_workflow_signals_run", workflow_signals.c.run_id, postgresql_where=text(_unused), sqlite_where=text(_unused))
+Index("ix_workflow_signals_run", workflow_signals.c.run_id, info=where(_unused))
 _keyed = "key IS NOT NULL"
 Index(
-    "ix_workflow_signals_key", workflow_signals.c.run_id, workflow_signals.c.key, unique=True, postgresql_where=text(_keyed),
-    sqlite_where=text(_keyed),
+    "ix_workflow_signals_key", workflow_signals.c.run_id, workflow_signals.c.key, unique=True, info=where(_keyed),
 )  # fmt: skip

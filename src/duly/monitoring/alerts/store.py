@@ -25,6 +25,7 @@ from duly.monitoring.alerts.alert import ACKED, CLEARED, LIFECYCLE, RAISED, Aler
 from duly.monitoring.alerts.judge import Change, judge
 from duly.monitoring.alerts.tables import alert_watch, alerts
 from duly.storage.database import Database
+from duly.storage.rows import insert_into
 
 _NAMES = [f.name for f in fields(Alert)]
 _COLUMNS = [alerts.c[name] for name in _NAMES]
@@ -141,11 +142,12 @@ class AlertStore:
             return True
         if connection.execute(select(alert_watch.c.id)).first() is not None:
             return False
-        if self.db.is_sqlite:
-            from sqlalchemy.dialects.sqlite import insert as upsert
-        else:
-            from sqlalchemy.dialects.postgresql import insert as upsert  # type: ignore[assignment]
-        first = upsert(alert_watch).values(id=1, **values).on_conflict_do_nothing().returning(alert_watch.c.id)
+        first = (
+            insert_into(self.db.is_sqlite)(alert_watch)
+            .values(id=1, **values)
+            .on_conflict_do_nothing()
+            .returning(alert_watch.c.id)
+        )
         return connection.execute(first).first() is not None
 
     def apply(

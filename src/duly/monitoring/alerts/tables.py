@@ -5,10 +5,10 @@ At most one alert of a rule and a subject is open: a partial unique index holds 
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Float, Identity, Index, Integer, Table, Text, text
+from sqlalchemy import CheckConstraint, Column, Float, Identity, Index, Integer, Table, Text
 
 from duly.monitoring.alerts.alert import LIFECYCLE
-from duly.storage.schema import metadata
+from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json
 
 alerts = Table(
@@ -33,17 +33,16 @@ alerts = Table(
     #: When jobs were made that tell people; null where none were.
     Column("noticed_at", Instant),
     CheckConstraint(LIFECYCLE.check("state"), name="state"),
-    sqlite_autoincrement=True,
+    info=ddl(sqlite_autoincrement=True),
 )
 _open = "state <> 'cleared'"
 Index(
-    "ix_alerts_open", alerts.c.rule, alerts.c.subject, unique=True, postgresql_where=text(_open), sqlite_where=text(_open)
+    "ix_alerts_open", alerts.c.rule, alerts.c.subject, unique=True, info=where(_open)
 )  # fmt: skip
 Index(
     "ix_alerts_cleared",
     alerts.c.cleared_at,
-    postgresql_where=text("cleared_at IS NOT NULL"),
-    sqlite_where=text("cleared_at IS NOT NULL"),
+    info=where("cleared_at IS NOT NULL"),
 )
 
 #: One row (id 1). Who moves ``judged_at`` on has the turn to judge; its lock makes judgements one after the other.
