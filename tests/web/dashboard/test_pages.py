@@ -214,10 +214,13 @@ def test_every_post_of_the_pages_is_tried_without_its_csrf_field(site: FastAPI, 
 
 def posts() -> list[str]:
     """The paths of the pages that act."""
+    from types import SimpleNamespace
+
+    from duly.settings import Settings
     from duly.web.dashboard.pages import PAGES
 
     class Nobody:
-        app = accounts = env = None
+        app, accounts, env = SimpleNamespace(settings=Settings()), None, None
 
         def router(self) -> object:
             from fastapi import APIRouter
