@@ -23,8 +23,23 @@ CLIENT, SECRET = "duly dashboard", "a secret: of /the client+"
 #: RSA keys take long to make, and no test needs one of its own.
 RSA = [jwk.RSAKey.generate_key(2048, {"kid": f"rsa {n}", "use": "sig"}) for n in range(2)]
 EC = jwk.ECKey.generate_key("P-256", {"kid": "ec", "use": "sig", "alg": "ES256"})
+ED = jwk.OKPKey.generate_key("Ed25519", {"kid": "ed", "use": "sig"})
 #: For who wants every algorithm.
-ANY = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "none"]
+ANY = [
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "Ed25519",
+    "HS256",
+    "none",
+]
 
 
 @dataclass

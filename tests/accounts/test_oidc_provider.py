@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from accounts.playing import CLIENT, EC, RSA, SECRET, Playing, playing
+from accounts.playing import CLIENT, EC, ED, RSA, SECRET, Playing, playing
 from duly.accounts.account import ProviderFailed
 from duly.accounts.oidc import options
 from duly.accounts.oidc import provider as module
@@ -129,11 +129,13 @@ def test_an_id_token_that_is_not_of_now_for_us_and_from_them_is_not_believed(
     assert not error.away
 
 
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
 @pytest.mark.parametrize(
     "how",
     [
         {"claims": {"exp": AT - 59}}, {"claims": {"iat": AT + 59}}, {"claims": {"aud": [CLIENT]}}, {"claims": {"aud": [CLIENT, "another"], "azp": CLIENT}},
         {"key": EC, "algorithm": "ES256"}, {"algorithm": "PS512"}, {"key": EC, "algorithm": "ES256", "published": [RSA[0], RSA[1], EC]},
+        {"key": ED, "algorithm": "EdDSA"}, {"key": ED, "algorithm": "Ed25519", "document": {"id_token_signing_alg_values_supported": ["Ed25519"]}},
         {"header": {"kid": None}, "published": [RSA[1], RSA[0]]}, {"header": {"typ": "JWT", "x5t": "abc", "of": "their own", "x5c": ["M" * 3000]}},
         {"document": {"token_endpoint_auth_methods_supported": ["client_secret_post"]}}, {"document": {"token_endpoint_auth_methods_supported": None}},
         {"document": {"userinfo_endpoint": None}}, {"published": [{"kty": "quantum"}, RSA[0]]},

@@ -15,6 +15,8 @@ from duly.settings import Settings
 
 #: Where the provider sends browsers back to.
 CALLBACK = "/login/oidc/callback"
+#: What the button says where nobody has said it.
+LABEL = "Log in with single sign-on"
 _DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*")
 
 
@@ -78,7 +80,7 @@ def read(s: Settings) -> Options | None:
             raise InvalidArgument("oidc_domains", f"names {one!r}, which is no domain.", "Write example.org, with commas between several.")  # fmt: skip
     return Options(
         s.oidc_issuer, s.oidc_client_id, s.oidc_client_secret, " ".join(scopes), s.oidc_redirect_url, names, s.oidc_roles_claim, roles, default,
-        s.oidc_tenant_claim, domains, s.oidc_label or "Log in with single sign-on",
+        s.oidc_tenant_claim, domains, s.oidc_label or LABEL,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from duly.accounts.account import LONGEST_LOGIN, Throttled
+from duly.accounts.oidc.options import LABEL
 from duly.web.dashboard.desk import Desk, check_csrf, local_path, read_form
 from duly.web.dashboard.moved import root_of
 from duly.web.gate import COOKIE, read_cookie
@@ -58,7 +59,7 @@ def login_page(desk: Desk, next: str, name: str = "", wrong: str = "", status: i
     """The page by which one logs in. ``wrong``: why that did not work. ``after``: seconds until it may."""
     settings = desk.app.settings
     text = desk.env.get_template("login.html").render(
-        next=next, name=name, wrong=wrong, single=settings.oidc_label if settings.oidc_issuer else ""
+        next=next, name=name, wrong=wrong, single=(settings.oidc_label or LABEL) if settings.oidc_issuer else ""
     )
     return HTMLResponse(text, status, {"Retry-After": str(max(1, round(after)))} if after else None)
 
