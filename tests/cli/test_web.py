@@ -112,6 +112,23 @@ def test_duly_web_says_that_everybody_is_let_in(tmp_path: Path) -> None:
     assert web.returncode == 0, err
 
 
+def test_duly_web_is_shown_below_a_path_by_a_proxy_that_takes_it_off(tmp_path: Path) -> None:
+    web, said = begun(tmp_path, "web", "work.py", "--port", "0", "--root-path", "/duly")
+    try:
+        assert 'href="/duly/queues"' in page(address(said) + "/jobs")
+    finally:
+        web.send_signal(signal.SIGINT)
+        _, err = web.communicate(timeout=60)
+    assert web.returncode == 0, err
+
+
+@pytest.mark.parametrize("path", ["duly", "/duly/", "/", "//x", "/a b", '/"><script>'])
+def test_a_path_that_no_proxy_shows_it_below_is_refused(run: Run, path: str) -> None:
+    said = run("web", "--root-path", path)
+    assert said.code == 2
+    assert "root_path: is" in said.err
+
+
 def test_any_other_door_is_refused_without_accounts(run: Run, tmp_path: Path) -> None:  # issue 8
     said = run("web", "--host", "0.0.0.0", "--allow-remote")
     assert said.code == 1 or said.code == 2

@@ -15,7 +15,10 @@ from duly.cli.command import Command, state
     "--port", type=click.IntRange(0, 65535), default=8787, show_default=True, metavar="PORT", help="0: any free port."
 )
 @click.option("--allow-remote", is_flag=True, help="Listen where other machines can reach it.")
-def web(target: str | None, host: str, port: int, allow_remote: bool) -> None:
+@click.option(
+    "--root-path", default="", metavar="PATH", help="Where a proxy shows it, such as /duly; it takes that off."
+)
+def web(target: str | None, host: str, port: int, allow_remote: bool, root_path: str) -> None:
     """Serve the dashboard and the API, until Ctrl-C.
 
     On an embedded database, on loopback, and as long as there is no account, everybody on this machine is let in. Anything else needs accounts
@@ -39,4 +42,4 @@ def web(target: str | None, host: str, port: int, allow_remote: bool) -> None:
             show.say("There is no account: everybody on this machine may do everything. duly users create makes one.")
         show.say("Ctrl-C stops it.")
 
-    serve.run(app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True)
+    serve.run(app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True, root_path=root_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import re
 import signal
 import socket
 import threading
@@ -24,24 +25,28 @@ HOST, PORT = "127.0.0.1", 8787
 TRIED = 20
 #: What the web needs besides Duly: the extra ``web``.
 NEEDED = ("fastapi", "uvicorn", "jinja2", "argon2")
+_ROOT = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 
 def run(
     app: Duly, token: str, *, host: str = HOST, port: int = PORT, allow_remote: bool = False, tenant: str | None = None,
-    told: Callable[[str], None] = lambda url: None, local: bool = False,
+    told: Callable[[str], None] = lambda url: None, local: bool = False, root_path: str = "",
 ) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM. ``told`` is called with the URL once connections are taken.
 
-    ``local``: may it be a door without accounts, where ``is_local`` allows that? Raises InvalidArgument.
+    ``local``: may it be a door without accounts, where ``is_local`` allows that? ``root_path``: the path below which a proxy shows it, such as
+    ``/duly``, and which that proxy takes off. Raises InvalidArgument.
     """
     _check(app)
+    if root_path and not _ROOT.fullmatch(root_path):
+        raise InvalidArgument("root_path", f"is {root_path[:80]!r}.", "Give a path such as /duly, without a slash at its end.")  # fmt: skip
     opened = local and is_local(app, token, host)
     if not opened and not is_guarded(app, token):
         raise InvalidArgument("web_token", "is not set, and nobody is let in without a token or an account.", "Set DULY_WEB_TOKEN, for example to the output of `openssl rand -hex 32`, or make a user: duly users create.")  # fmt: skip
     if not allow_remote and not _is_loopback(host):
         raise InvalidArgument("host", f"is {host}, which other machines can reach.", "Say so with --allow-remote, behind something that speaks TLS.")  # fmt: skip
     with _listening(host, port) as listener, _quiet():
-        server = _server(app, token, tenant, opened)
+        server = _server(app, token, tenant, opened, root_path)
         told(_url(host, listener))
         server.run(sockets=[listener])
 
@@ -108,7 +113,7 @@ class Beside:
         self._listener.close()
 
 
-def _server(app: Duly, token: str, tenant: str | None, local: bool) -> uvicorn.Server:
+def _server(app: Duly, token: str, tenant: str | None, local: bool, root_path: str = "") -> uvicorn.Server:
     lacking = missing()
     if lacking is not None:
         raise InvalidArgument("web", f"needs {lacking}, which is not installed.", 'Install it with `pip install "duly[web]"`.')  # fmt: skip
@@ -117,7 +122,7 @@ def _server(app: Duly, token: str, tenant: str | None, local: bool) -> uvicorn.S
     from duly.web.app import create
 
     made = create(app, token, tenant=tenant, local=local)
-    config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3)  # fmt: skip
+    config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3, root_path=root_path)  # fmt: skip
     return uvicorn.Server(config)
 
 
