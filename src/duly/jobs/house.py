@@ -179,7 +179,7 @@ class Housekeeper:
         self.worker.renew()  # a worker that is well does not take its own jobs for lost
         rescued = self.db.write(rescue)
         # one that was lost on its last attempt has failed here, whoever had it
-        self.worker.tally.failed += sum(s.event == "fail" for s in rescued)
+        self.worker.tally.add(failed=sum(s.event == "fail" for s in rescued))
         for start in range(0, len(rescued), 100):
             part = rescued[start : start + 100]
             ended = [s.id for s in part if s.final]

@@ -39,7 +39,7 @@ class Accounts(WorkerState):
         self._forget(runs)
         if any(lane.room() > 0 for lane in self.lanes.values()):
             self._bell.ring()
-        tally, counts = self.tally, Counter[str]()
+        counts = Counter[str]()
         told: list[tuple[str, str, str, float]] | None = [] if self.emitter.active else None
         for run in runs:
             s, c = run.settlement, run.claimed
@@ -54,13 +54,10 @@ class Accounts(WorkerState):
                 told.append((c.queue, c.task, event, run.ended_mono - run.started_mono if run.started_mono else 0.0))
                 if event in _TOLD:
                     self._tell(c, s)
-        tally.succeeded += counts["succeed"] + counts["wait"]
-        tally.failed += counts["fail"]
-        tally.retried += counts["retry"]
-        tally.cancelled += counts["cancel"]
-        tally.snoozed += counts["snooze"]
-        tally.released += counts["release"]
-        tally.lost += counts["lost"]
+        self.tally.add(
+            succeeded=counts["succeed"] + counts["wait"], failed=counts["fail"], retried=counts["retry"], cancelled=counts["cancel"],
+            snoozed=counts["snooze"], released=counts["release"], lost=counts["lost"],
+        )  # fmt: skip
         if told:
             self.emitter.emit("jobs_settled", "debug", worker=self.name, jobs=told)
 

@@ -109,7 +109,7 @@ class Claiming(Running):
                 self._held[run.claimed.id] = run
                 run.lane.outstanding += 1
                 run.lane.transit += 1
-            self.tally.claimed += len(rows)
+            self.tally.add(claimed=len(rows))
         if self.emitter.active:
             self.emitter.emit(
                 "jobs_claimed",

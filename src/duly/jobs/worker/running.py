@@ -305,7 +305,7 @@ class Running(Accounts):
         if outcome.kind is OutcomeKind.LOST:
             # not ours any more: nothing to write
             self._forget([run])
-            self.tally.lost += 1
+            self.tally.add(lost=1)
             self.emitter.emit("lease_lost", "warning", worker=self.name, job=run.claimed.id, task=run.claimed.task)
             return
         if run.settlement is None:

@@ -47,6 +47,15 @@ class Tally:
     released: int = 0
     lost: int = 0
 
+    def add(self, **counts: int) -> None:
+        """Count so many more. Several threads of a worker do."""
+        with _ADDING:
+            for name, more in counts.items():
+                setattr(self, name, getattr(self, name) + more)
+
+
+_ADDING = threading.Lock()
+
 
 class WorkerState:
     """The facts of one worker."""
