@@ -163,6 +163,16 @@ def test_the_pages_show_what_a_person_has_asked_for_over_rest(app: Duly, site: F
         assert "Undone: no job was touched." in ann.get(f"/jobs/acts/{act['id']}").text
 
 
+def test_an_act_that_is_asked_for_again_under_its_key_is_planned_once(app: Duly, client: Caller) -> None:
+    ann = client("operator")
+    given = {"filter": {"ids": failed(app)}, "undo_seconds": 60}
+    first, again = (ann.post("/api/v1/jobs/replay", json=given, headers={"Idempotency-Key": "k1"}) for _ in range(2))
+    assert (first.status_code, first.json(), first.headers["location"]) == (
+        again.status_code, again.json(), again.headers["location"],
+    )  # fmt: skip
+    assert len(ann.get(ACTS).json()["acts"]) == 1
+
+
 def test_too_many_acts_at_once_are_told_to_come_again(app: Duly, client: Caller) -> None:
     ann, ben = client("operator"), client("operator")
     failed(app)
