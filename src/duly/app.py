@@ -426,7 +426,7 @@ class Duly:
             return True
         if not self.db.is_there or self.db.read(migrate.current) != migrate.HEAD:
             return False
-        from duly.automations.store import any_automation
+        from duly.automations.presence import any_automation
 
         return self.db.read(any_automation)
 

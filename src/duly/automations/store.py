@@ -416,12 +416,6 @@ class SessionStore:
         )  # fmt: skip
 
 
-def any_automation(connection: Connection) -> bool:
-    """Is there an automation at all?"""
-    there = select(automations.c.id).where(automations.c.removed_at.is_(None)).limit(1)
-    return connection.execute(there).first() is not None
-
-
 @lru_cache(maxsize=20_000)
 def _read(name: str, schedule: str) -> Schedule:
     """The schedule of an automation from its JSON text. Remembered: each pass reads those of all automations. Raises InvalidArgument."""

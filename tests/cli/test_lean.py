@@ -1,0 +1,63 @@
+"""A worker is a process that lives for months, often many of them on one machine: it loads what its work needs and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from duly import Duly
+
+#: A handler that looks around in its process, after it has enqueued another job.
+PROGRAM = """
+import sys
+from duly import Duly
+app = Duly()
+
+@app.task
+async def other(name: str, often: int = 1, share: float | None = None): ...
+
+@app.task
+async def look(since: str) -> list[str]:
+    await other.aenqueue(since, often=2, share=0.5)
+    return sorted(sys.modules)
+"""
+#: What no worker of plain tasks needs, with its output in a file or a pipe.
+NEEDLESS = {
+    "alembic": "the schema is there",
+    "click.testing": "",
+    "duly.automations.store": "there are no automations",
+    "duly.cli.jobs": "another command",
+    "duly.jobs.typed": "the tasks take texts and numbers",
+    "duly.mail": "",
+    "duly.publishing": "",
+    "duly.web": "the dashboard is another process",
+    "duly.workflows.door": "there are no workflows",
+    "fastapi": "",
+    "jinja2": "",
+    "prometheus_client": "nobody asked for metrics",
+    "pydantic": "the tasks take texts and numbers",
+    "pydantic_core": "",
+    "rich": "nobody reads along",
+    "sqlalchemy.orm": "no handler asks for a session",
+    "structlog": "lines are JSON",
+    "uvicorn": "",
+}
+
+
+def test_a_worker_loads_what_its_work_needs(app: Duly, db_url: str, folder: Path) -> None:
+    program = folder / "lean.py"
+    program.write_text(PROGRAM)
+    app.enqueue("look", {"since": "monday"})
+    command = [sys.executable, "-m", "duly", "worker", "lean.py", "--until-idle", "--database-url", db_url]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    look, other = app.jobs.find(task="look")[0], app.jobs.find(task="other")[0]
+    assert (look.status, other.status) == ("succeeded", "succeeded")
+    loaded = set(look.output)
+    assert "duly.jobs.worker" in loaded
+    assert sorted(loaded & NEEDLESS.keys()) == []
+    foreign = "postgresql" if app.db.is_sqlite else "sqlite"
+    assert [name for name in sorted(loaded) if name.startswith(f"sqlalchemy.dialects.{foreign}")] == []
+    if app.db.is_sqlite:
+        assert "psycopg" not in loaded
