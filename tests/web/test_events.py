@@ -138,12 +138,22 @@ def test_who_was_away_for_too_long_is_told_to_look_anew() -> None:
 
 def test_seats_are_given_back() -> None:
     seats = Seats(1)
-    with seats.one() as first:
-        with seats.one() as second:
-            assert (first, second) == (True, False)
-        assert seats.taken == 1
-    with seats.one() as third:
-        assert third
+    with seats.one("ann") as first:
+        with seats.one("bob") as second:
+            assert (first, second) == ("", "There are 1 streams already.")
+        assert seats.taken.total() == 1
+    with seats.one("bob") as third:
+        assert not third
+
+
+def test_one_tenant_leaves_seats_to_others() -> None:
+    seats = Seats(3, each=2)
+    with seats.one("tenant acme"), seats.one("tenant acme"):
+        with seats.one("tenant acme") as full, seats.one("tenant other") as other:
+            assert (full[:24], other) == ("2 of them are yours alre", "")
+        with seats.one("tenant other") as again:
+            assert not again
+    assert not seats.taken
 
 
 # ---------------------------------------------------------------------- over connections
@@ -192,10 +202,10 @@ def test_more_streams_than_there_are_seats_are_refused_and_a_client_that_goes_fr
             assert problem(full, 429)["detail"] == "There are 2 streams already."
             assert full.headers["retry-after"] == "10"
         for _ in range(600):
-            if not seats.taken:
+            if not seats.taken.total():
                 break
             client.get("/livez")  # the loop of the server goes round
-        assert seats.taken == 0
+        assert seats.taken.total() == 0
 
 
 def test_a_token_without_the_scope_hears_nothing(client: Callable[..., TestClient]) -> None:

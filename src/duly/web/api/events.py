@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import time
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
@@ -32,8 +33,8 @@ from duly.web.identity import needs
 from duly.web.problems import documented, problem
 
 Reader: TypeAlias = Annotated[Identity, needs("audit")]
-#: Streams of one process at once: each asks the database once a second.
-MOST_STREAMS = 50
+#: Streams of one process at once: each asks the database once a second. And of them, those of one tenant, or of one who belongs to none.
+MOST_STREAMS, EACH = 50, 20
 #: Seconds between two looks at the trail; without an event, between two comments that say the stream lives; and after which it ends, so that
 #: a token that was revoked is asked for again.
 EVERY, BEAT, LONGEST = 1.0, 15.0, 600.0
@@ -131,38 +132,41 @@ def _frame(data: bytes, name: str | None) -> bytes:
 
 
 class Seats:
-    """How many streams there are."""
+    """How many streams there are, and whose."""
 
-    def __init__(self, most: int = MOST_STREAMS) -> None:
-        self.most, self.taken = most, 0
+    def __init__(self, most: int = MOST_STREAMS, each: int = EACH) -> None:
+        self.most, self.each, self.taken = most, each, Counter[str]()
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[bool]:
-        """Take one; False where all are taken. On the event loop only."""
-        if self.taken >= self.most:
-            yield False
+    def one(self, owner: str) -> Iterator[str]:
+        """Take one. Says why there is none, where all are taken, or all that one may have. On the event loop only."""
+        if self.taken.total() >= self.most:
+            yield f"There are {self.most} streams already."
             return
-        self.taken += 1
+        if self.taken[owner] >= self.each:
+            yield f"{self.each} of them are yours already, and one gets no more."
+            return
+        self.taken[owner] += 1
         try:
-            yield True
+            yield ""
         finally:
-            self.taken -= 1
+            self.taken[owner] -= 1
+            self.taken += Counter()  # who has none is forgotten
 
 
 class Stream(StreamingResponse):
     """Server-sent events to somebody who got a seat; 429 to who did not."""
 
-    def __init__(self, content: AsyncIterator[bytes], seats: Seats) -> None:
+    def __init__(self, content: AsyncIterator[bytes], seats: Seats, who: Identity) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
-        self._seats = seats
+        self._seats, self._owner = seats, f"tenant {who.tenant}" if who.tenant is not None else who.key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._seats.one() as seated:
-            if seated:
-                await super().__call__(scope, receive, send)
+        with self._seats.one(self._owner) as full:
+            if full:
+                await problem(429, full, headers={"Retry-After": "10"})(scope, receive, send)
             else:
-                said = f"There are {self._seats.most} streams already."
-                await problem(429, said, headers={"Retry-After": "10"})(scope, receive, send)
+                await super().__call__(scope, receive, send)
 
 
 def routes(app: Duly) -> Any:
@@ -186,7 +190,7 @@ def routes(app: Duly) -> Any:
         fresh = asked is not None and not present - MOST_BEHIND <= asked.last <= present
         place = Place(present) if asked is None or fresh else asked
         return Stream(
-            frames(lambda at: app._read(lambda c: follow(c, at.last, tuple(at.gaps), ROWS)), place, whose(who, tenant), fresh=fresh), seats
+            frames(lambda at: app._read(lambda c: follow(c, at.last, tuple(at.gaps), ROWS)), place, whose(who, tenant), fresh=fresh), seats, who
         )  # fmt: skip
 
     return made

@@ -148,7 +148,7 @@ def add(made: APIRouter, app: Duly, door: Callable[[], Automations]) -> None:
         position = read_position(last_event_id)
         door().session(id, at)
         listening = Listening(door(), id, at, who.may("automations", Role.OPERATOR), app.engine.clock.monotonic)
-        return Stream(frames(listening.look, who, position, app.engine.clock.monotonic), seats)
+        return Stream(frames(listening.look, who, position, app.engine.clock.monotonic), seats, who)
 
     @made.post("/automations/sessions/{id}/say", response_model=Session, responses=documented(404, 409))
     def say(id: Ident, given: SayIn, who: Operator) -> Session:
