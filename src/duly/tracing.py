@@ -1,6 +1,6 @@
 """The trace that work belongs to: W3C Trace Context, carried beside jobs, messages and Celery tasks.
 
-Where OpenTelemetry is installed and a span is current, that span is the context. Otherwise it is what the work that is
+Where OpenTelemetry is in use and a span is current, that span is the context. Otherwise it is what the work that is
 being run brought along, so that what a job enqueues belongs to the trace that enqueued the job. Nothing is ever invented:
 without a trace there is none.
 """
@@ -8,6 +8,7 @@ without a trace there is none.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,16 +27,12 @@ def source(ask: Callable[[], str | None]) -> Callable[[], str | None]:
     return ask
 
 
-try:
-    from opentelemetry import trace as _otel
-except ImportError:  # an optional extra
-    _otel = None  # type: ignore[assignment]
-
-
 def traceparent() -> str | None:
     """The present trace context as the value of a ``traceparent`` header; None outside any trace."""
-    if _otel is not None:
-        span = _otel.get_current_span().get_span_context()
+    # an optional extra: where nobody has loaded it no span is current, and nothing is loaded for the question
+    current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    if current is not None:
+        span = current().get_span_context()
         if span.is_valid:
             return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
     brought = _brought.get()
