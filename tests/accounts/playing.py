@@ -66,6 +66,8 @@ class Playing:
     instead: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     #: Paths that answer only when the test is over.
     silent: set[str] = field(default_factory=set)
+    #: Paths that answer a byte at a time, for ever.
+    dripping: set[str] = field(default_factory=set)
     over: threading.Event = field(default_factory=threading.Event)
     denies: str | None = None
     #: Does it ask people on a page of its own, or send browsers back at once?
@@ -142,6 +144,10 @@ def playing() -> Iterator[Playing]:
             if parts.path in made.silent:
                 made.over.wait(60)
                 return
+            if parts.path in made.dripping:
+                self.send(200, b"", length=1_000_000)
+                while not made.over.wait(0.02):
+                    self.wfile.write(b" ")
             if parts.path in made.instead:
                 self.send(*made.instead[parts.path])
                 return
@@ -171,10 +177,10 @@ def playing() -> Iterator[Playing]:
                 status = 404
             self.send(status, json.dumps(said).encode())
 
-        def send(self, status: int, body: bytes, kind: str = "application/json") -> None:
+        def send(self, status: int, body: bytes, kind: str = "application/json", length: int = 0) -> None:
             self.send_response(status)
             self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(body)))
+            self.send_header("content-length", str(length or len(body)))
             self.end_headers()
             self.wfile.write(body)
 

@@ -228,6 +228,13 @@ def test_a_provider_that_is_away_or_talks_nonsense_is_told_from_one_that_answers
     assert log_in(one)  # nothing of it stays
 
 
+def test_a_provider_that_never_ends_is_not_waited_for(there: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WITHIN", 0.5)
+    there.dripping.add("/.well-known/openid-configuration")
+    error = failed(provider(there), discover)
+    assert (error.away, "within 0.5 s" in error.told) == (True, True)
+
+
 def test_a_provider_that_nobody_listens_for_is_away(there: Playing) -> None:
     assert failed(provider(there, oidc_issuer="http://127.0.0.1:1"), discover).away
 
