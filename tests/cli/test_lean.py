@@ -35,7 +35,7 @@ NEEDLESS = {
     "duly.workflows.door": "there are no workflows",
     "fastapi": "",
     "jinja2": "",
-    "opentelemetry": "nobody traces",
+    "opentelemetry.trace": "nobody traces",
     "prometheus_client": "nobody asked for metrics",
     "pydantic": "the tasks take texts and numbers",
     "pydantic_core": "",
