@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import signal
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
 from accounts.playing import CLIENT, SECRET, playing
 from cli.hands import Run
+from cli.test_web import address, begun, page
 from duly import Duly
 from duly.accounts.account import Claimed, Role
 from duly.accounts.door import Accounts
@@ -107,6 +111,20 @@ def test_nothing_is_served_with_settings_that_nobody_could_log_in_by(run: Run, t
     with pytest.raises(InvalidArgument, match="oidc_scopes"):
         serve.Beside(app, "", 0)
     app.close()
+
+
+def test_why_nobody_could_log_in_stands_in_the_log(told: Any, tmp_path: Path) -> None:
+    with playing() as there:
+        there.instead["/.well-known/openid-configuration"] = (500, b"")
+        told(issuer=there.url)
+        web, said = begun(tmp_path, "web", "--port", "0")
+        with pytest.raises(HTTPError, match="503"):
+            page(f"{address(said)}/login/oidc")
+        web.send_signal(signal.SIGTERM)
+        _, log = web.communicate(timeout=30)
+    [line] = [json.loads(one) for one in log.splitlines() if "oidc_failed" in one]
+    assert (line["level"], line["reason"]) == ("warning", "answered with 500 (the discovery document).")
+    assert SECRET not in log
 
 
 def test_without_the_extra_the_settings_say_what_to_install(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from duly.cli import show
@@ -24,6 +26,7 @@ def web(target: str | None, host: str, port: int, allow_remote: bool, root_path:
     On an embedded database, on loopback, and as long as there is no account, everybody on this machine is let in. Anything else needs accounts
     (`duly users create`, `duly tokens create`) or DULY_WEB_TOKEN, and is refused without.
     """
+    from duly.monitoring.logs import adopt_logging, event_log
     from duly.web import serve
 
     asked = state()
@@ -32,6 +35,8 @@ def web(target: str | None, host: str, port: int, allow_remote: bool, root_path:
     app.find_rooms()
     token = app.settings.web_token
     opened = serve.is_local(app, token, host)
+    adopt_logging(app.settings, sys.stderr)
+    unheard = app.listen(event_log(app.settings, sys.stderr))
 
     def told(url: str) -> None:
         if asked.json:
@@ -42,4 +47,9 @@ def web(target: str | None, host: str, port: int, allow_remote: bool, root_path:
             show.say("There is no account: everybody on this machine may do everything. duly users create makes one.")
         show.say("Ctrl-C stops it.")
 
-    serve.run(app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True, root_path=root_path)
+    try:
+        serve.run(
+            app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True, root_path=root_path
+        )
+    finally:
+        unheard()

@@ -436,6 +436,18 @@ def test_a_door_without_accounts_is_closed_once_a_provider_is_named(opened: Open
         assert somebody.get("/api/v1/me").status_code == 401
 
 
+def test_below_a_path_of_another_site_all_of_it_stays_there(opened: Opened) -> None:
+    ann = Browser(create(opened()), base_url=HERE, follow_redirects=False, root_path="/duly")
+    assert 'href="/duly/login/oidc?next=' in ann.get("/duly/login?next=/queues").text
+    answer = ann.get("/duly/login/oidc", params={"next": "/queues"})
+    ann.sent = answer.headers["location"]
+    assert dict(parse_qsl(urlsplit(ann.sent).query))["redirect_uri"] == f"{HERE}/duly{CALLBACK}"
+    assert "Path=/duly/login/oidc" in answer.headers["set-cookie"]
+    came = ann.get(ann.at_provider())
+    assert (came.status_code, came.headers["location"]) == (303, "/duly/queues")
+    assert ann.get("/duly/api/v1/me").json()["user"] == "ann@example.org"
+
+
 def test_behind_a_proxy_the_provider_is_told_the_address_of_the_settings(opened: Opened, provider: Playing) -> None:
     url = "https://duly.example.org/login/oidc/callback"
     ann = browser(opened(oidc_redirect_url=url))

@@ -18,6 +18,7 @@ from duly.accounts.account import LoginRefused, ProviderFailed
 from duly.accounts.oidc.flow import LIFE, Flow
 from duly.accounts.oidc.options import CALLBACK, Options
 from duly.web.dashboard.desk import Desk, local_path
+from duly.web.dashboard.moved import root_of
 from duly.web.dashboard.pages.login import kept, let_in, login_page
 
 FLOW = "duly_oidc"
@@ -96,8 +97,7 @@ def _check_issuer(given: dict[str, str], found: Any, options: Options) -> None:
 
 
 def _redirect_url(request: Request, options: Options) -> str:
-    root = request.scope.get("root_path", "")
-    return options.redirect_url or f"{request.url.scheme}://{request.url.netloc}{root}{CALLBACK}"
+    return options.redirect_url or f"{request.url.scheme}://{request.url.netloc}{root_of(request)}{CALLBACK}"
 
 
 def _once(request: Request) -> dict[str, str]:
@@ -108,7 +108,7 @@ def _once(request: Request) -> dict[str, str]:
 
 
 def _cookie(request: Request) -> dict[str, Any]:
-    return {**kept(request), "path": request.scope.get("root_path", "") + START}
+    return {**kept(request), "path": root_of(request) + START}
 
 
 def _over(request: Request, answer: Response) -> Response:
