@@ -174,9 +174,9 @@ def disable(name: str, undo: bool) -> None:
 @click.argument("subject")
 @click.option("--issuer", metavar="URL", help="The provider; else that of the setting oidc_issuer.")
 def link(name: str, subject: str, issuer: str | None) -> None:
-    """Let a user log in through OpenID Connect, and with their password no more.
+    """Let a user log in through OpenID Connect only.
 
-    SUBJECT: what the provider calls them for ever (`sub`); the audit trail has it of those who were not let in because their name is taken. Their logins end.
+    Their password is none any more, and their logins end. SUBJECT: what the provider calls them for ever (`sub`); the audit trail has it of those who were not let in because their name is taken.
     """
     from_settings = state().duly().settings.oidc_issuer
     if not issuer and not from_settings:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from duly.app import Duly
     from duly.jobs.queues import QueueSettings
+    from duly.jobs.survey import Depth
 
 
 class _Rate(click.ParamType):  # type: ignore[type-arg]
@@ -49,22 +50,22 @@ def queues() -> None:
 @queues.command("list")
 def list_() -> None:
     """List queues: what waits, runs and governs them."""
+    from duly.jobs.survey import Depth, depths
+
     asked = state()
     app = asked.open()
     settings = app.queues.all()
-    tally = {t["queue"]: t for t in app.db.read(app.engine.reader.tally)}
-    nothing = {"ready": 0, "later": 0, "running": 0, "oldest_ready": None}
+    stands = {one.queue: one for one in app.db.read(lambda c: depths(c, app.db.present(c)))}
     served = Counter(name for w in app.db.read(_workers(app)) for name in w["queues"])
     dark, now = app.db.read(_blackouts(app)), app.db.read(app.db.present)
     rows = [
         {
-            **nothing,
-            **tally.get(name, {}),
+            **_numbers(stands.get(name, Depth(name))),
             "workers": served[name],
             **_as_dict(name, settings.get(name), now),
             **dark(name),
         }
-        for name in sorted({*settings, *tally, *served})
+        for name in sorted({*settings, *stands, *served})
     ]
     if asked.json:
         show.as_json(rows)
@@ -73,13 +74,19 @@ def list_() -> None:
         "!queue #ready #running #later oldest #workers #limit #per_key rate fair state",
         (
             (
-                r["queue"], r["ready"], r["running"], r["later"], relative(r["oldest_ready"], now), r["workers"], r["limit"], r["key_limit"], _rate(r["rate"]),
+                r["queue"], *(f"{r[kind]}+" if kind in r["at_least"] else r[kind] for kind in ("ready", "running", "later")), relative(r["oldest_ready"], now), r["workers"], r["limit"], r["key_limit"], _rate(r["rate"]),
                 "yes" if r["fair"] else "", _paused(r),
             )
             for r in rows
         ),
         empty="No queue has a job, a worker or a setting.",
     )  # fmt: skip
+
+
+def _numbers(one: Depth) -> dict[str, Any]:
+    return {
+        "ready": one.ready, "later": one.later, "running": one.running, "at_least": sorted(one.at_least), "oldest_ready": one.oldest,
+    }  # fmt: skip
 
 
 def _workers(app: Duly) -> Callable[[Any], list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, func, literal, select, text, union_all
 
@@ -89,6 +89,9 @@ HOPS = 500
 TOGETHER = 50_000
 
 
+Counted = Literal["ready", "later", "running"]
+
+
 @dataclass(frozen=True, slots=True)
 class Depth:
     """What stands in one queue."""
@@ -102,7 +105,7 @@ class Depth:
     #: The earliest instant that one of the ready was planned for.
     oldest: datetime | None = None
     #: Which of the three were not counted to the end: there are at least so many.
-    at_least: frozenset[str] = frozenset()
+    at_least: frozenset[Counted] = frozenset()
 
 
 def altogether(stands: Sequence[Depth]) -> Depth:
@@ -136,7 +139,7 @@ def depths(
         oldest[name] = min(at, oldest.get(name, at))
     later = _by_queue(connection, [text(DUE), c.due_at > now, *mine], together)
     running = _by_queue(connection, [text(RUNNING), *mine], together)
-    cut = {"later": sum(later.values()) >= together, "running": sum(running.values()) >= together}
+    cut: dict[Counted, bool] = {"later": sum(later.values()) >= together, "running": sum(running.values()) >= together}
     return [
         Depth(
             n, min(ready.get(n, 0), cap), later.get(n, 0), running.get(n, 0), oldest.get(n),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field, computed_field
@@ -20,7 +20,7 @@ from duly.calendars.blackout import Blackout as KnownBlackout
 from duly.calendars.tables import queue_scopes
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.queues import LONGEST_WINDOW, QueueSettings
-from duly.jobs.survey import Depth, depths
+from duly.jobs.survey import Counted, Depth, depths
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.gate import Rate as KnownRate
 from duly.kernel.windows import Window, window_from_json
@@ -67,9 +67,7 @@ class Queue(BaseModel):
     ready: int = Field(description=f"Jobs that could be claimed if nothing held the queue, counted as far as {CAP:,}.")
     later: int = Field(description="Jobs that are not due yet.")
     running: int
-    at_least: list[Literal["ready", "later", "running"]] = Field(
-        description="Numbers that were not counted to the end."
-    )
+    at_least: list[Counted] = Field(description="Numbers that were not counted to the end.")
     oldest: Instant | None = Field(description="The earliest instant that one of the ready was planned for.")
     workers: int = Field(description="Living workers that serve it.")
     limit: int | None

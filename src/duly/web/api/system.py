@@ -24,7 +24,7 @@ from duly.audit.read import TrailFilter
 from duly.audit.read import find as find_entries
 from duly.audit.seal import verify as walk
 from duly.jobs.ask import WORKER_GONE
-from duly.jobs.survey import Depth, Stretch, altogether, depths, pace, quantile
+from duly.jobs.survey import Counted, Depth, Stretch, altogether, depths, pace, quantile
 from duly.kernel.errors import DulyError
 from duly.monitoring.alerts.alert import Alert as KnownAlert
 from duly.monitoring.alerts.alert import Severity as KnownSeverity
@@ -175,16 +175,13 @@ class Probe(BaseModel):
     reasons: list[str] | None = Field(description="Null for who may not see them.")
 
 
-Kind = Literal["ready", "later", "running"]
-
-
 class QueueDepth(BaseModel):
     queue: str
     ready: int
     later: int
     running: int
     oldest: Instant | None
-    at_least: list[Kind] = Field(description="Numbers that were not counted to the end.")
+    at_least: list[Counted] = Field(description="Numbers that were not counted to the end.")
 
 
 class Oldest(BaseModel):
@@ -212,7 +209,7 @@ class Totals(BaseModel):
     ready: int
     later: int
     running: int
-    at_least: list[Kind] = Field(description="Numbers that were not counted to the end.")
+    at_least: list[Counted] = Field(description="Numbers that were not counted to the end.")
     succeeded: int
     failed: int
     cancelled: int
