@@ -113,7 +113,7 @@ def create_user(name: str, role: str, tenant: str | None) -> None:
 
 @users.command("list")
 def list_users() -> None:
-    """List users, and how they log in: by a password, or through OpenID Connect."""
+    """List users, and how they log in."""
     accounts = door()
     found, now = accounts.users(), accounts._app.engine.clock.now()
     if state().json:
