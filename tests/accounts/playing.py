@@ -62,6 +62,8 @@ class Playing:
     header: dict[str, Any] = field(default_factory=dict)
     #: The token itself, made from the right one.
     forge: Callable[[str], str] = lambda token: token
+    #: The access token, where it is not one as any other.
+    access: str = ""
     #: By path: what is answered instead.
     instead: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     #: Paths that answer only when the test is over.
@@ -116,7 +118,10 @@ class Playing:
         header = {"alg": self.algorithm, "kid": self.key.kid, **self.header}
         header = {name: value for name, value in header.items() if value is not None}
         registry = jws.JWSRegistry(algorithms=ANY, strict_check_header=False)
-        token, access = self.forge(jwt.encode(header, claims, self.key, registry=registry)), secrets.token_urlsafe(20)
+        token, access = (
+            self.forge(jwt.encode(header, claims, self.key, registry=registry)),
+            self.access or secrets.token_urlsafe(20),
+        )
         self.secrets += [token, access]
         return 200, {"id_token": token, "access_token": access, "token_type": "Bearer"}
 

@@ -187,6 +187,8 @@ def test_new_keys_are_asked_for_when_they_are_met_and_old_ones_after_a_while(
     [
         ({"issuer": "https://evil.example"}, "calls itself 'https://evil.example'"), ({"issuer": None}, "calls itself None"),
         ({"token_endpoint": "http://example.org/token"}, "token_endpoint"), ({"jwks_uri": None}, "jwks_uri"), ({"jwks_uri": ["x"]}, "jwks_uri"),
+        ({"token_endpoint": "https://exa mple.org"}, "token_endpoint"), ({"token_endpoint": "https://ex\x00ample.org"}, "token_endpoint"),
+        ({"token_endpoint": "https://b\u00fccher.example"}, "token_endpoint"), ({"token_endpoint": "https://[::1/"}, "token_endpoint"),
         ({"userinfo_endpoint": "ftp://example.org"}, "userinfo_endpoint"), ({"authorization_endpoint": "javascript:alert(1)"}, "authorization_endpoint"),
         ({"id_token_signing_alg_values_supported": ["HS256", "none"]}, "signs with none of"), ({"id_token_signing_alg_values_supported": 7}, "signs with none of"),
     ],
@@ -197,6 +199,16 @@ def test_a_discovery_document_that_does_not_hold_is_not_believed(
     there.document = document
     error = failed(provider(there), discover)
     assert (says in error.told, error.away) == (True, False)
+
+
+@pytest.mark.parametrize("access", ["€", "a\nX-Other: b", "\x00"])
+def test_a_token_that_cannot_be_sent_is_no_failure_of_ours(there: Playing, access: str) -> None:
+    there.person, there.access = {"sub": "248"}, access
+    try:
+        assert log_in(provider(there))["sub"] == "248"
+    except ProviderFailed as error:
+        assert access not in str(error)
+    assert [path for path, _ in there.asked].count("/me") == 0
 
 
 def test_a_slash_at_the_end_of_the_issuer_counts(there: Playing) -> None:

@@ -129,7 +129,8 @@ def is_safe(url: str) -> bool:
         host, _ = parts.hostname or "", parts.port
     except ValueError:
         return False
-    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
+    written = url.isascii() and url.isprintable() and " " not in url
+    return written and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
+import httpx2
 from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
@@ -219,6 +220,8 @@ class Provider:
                     answer = await streamed.whole()
         except TimeoutError:
             raise ProviderFailed(f"did not answer within {WITHIN:g} s ({what}).", away=True) from None
+        except (ValueError, httpx2.InvalidURL):  # an address or a token that cannot be sent
+            raise ProviderFailed(f"named something that cannot be asked ({what}).") from None
         except Refusal as refused:
             raise ProviderFailed(f"does not answer ({what}): {refused.verdict.reason}.", away=True) from None
         if answer.status >= 500 or answer.status == 429:
