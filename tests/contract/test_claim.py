@@ -247,13 +247,15 @@ def test_a_claim_on_sqlite_reads_its_rows_from_the_index_in_order(sqlite_url: st
     run_sql(app, "ANALYZE")
     parameters = {"worker": "", "token": 1, "until": 1, "now": 1, "queue": "q", "tasks": "[]", "room": 1, "ids": "[]"}
     with closing(sqlite3.connect(str(make_url(sqlite_url).database))) as connection:
-        pick, hold = (
+        claim, read, hold = (
             [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, parameters)]
-            for sql in (dialect.PICK, dialect.HOLD)
+            for sql in (dialect.CLAIM, dialect.READ_CLAIM, dialect.HOLD)
         )
-    assert any(re.match(r"SEARCH jobs USING (COVERING )?INDEX ix_jobs_ready \(queue=\?\)", s) for s in pick), pick
+    assert any(re.match(r"SEARCH jobs USING (COVERING )?INDEX ix_jobs_ready \(queue=\?\)", s) for s in claim), claim
+    assert any("SEARCH jobs USING INTEGER PRIMARY KEY" in s for s in claim), claim
+    assert any("SEARCH jobs USING INDEX ix_jobs_running (queue=? AND lease_until=?)" in s for s in read), read
     assert any("SEARCH jobs USING INTEGER PRIMARY KEY" in s for s in hold), hold
-    assert not [s for s in pick + hold if "TEMP B-TREE" in s or s.startswith("SCAN jobs")]
+    assert not [s for s in claim + read + hold if "TEMP B-TREE" in s or s.startswith("SCAN jobs")]
     app.close()
 
 

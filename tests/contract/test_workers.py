@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 from datetime import timedelta
 
@@ -228,4 +229,33 @@ def test_a_worker_leaves_the_collector_as_it_found_it(sqlite_url: str) -> None:
     finally:
         gc.freeze()
     assert gc.get_threshold() == thresholds
+    app.close()
+
+
+def test_on_sqlite_a_claim_is_left_to_the_settler_while_it_writes(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("X")(lambda: None)
+    worker, asked = app.worker(), []
+    worker._claim_all = lambda: (asked.append(True), (0, 1))[1]  # type: ignore[method-assign]
+    worker._next_due, worker._fused, worker.house.governed = math.inf, True, frozenset()
+
+    def claims() -> bool:
+        asked.clear()
+        worker._bell.ring()  # so that nothing waits
+        worker._claim_step()
+        return bool(asked)
+
+    assert claims()
+    worker._writing = True
+    assert not claims()
+    worker.house.governed = frozenset({"X"})  # the settler does not claim of such queues
+    assert claims()
+    worker.house.governed = frozenset()
+    worker._writing = False
+    worker._done.put(None)  # something waits for the settler, which is about to write
+    assert not claims()
+    worker._done.get()
+    assert claims()
+    worker.house.close()
+    worker._bell.close()
     app.close()

@@ -106,10 +106,11 @@ class Settlement:
 
     @property
     def final(self) -> bool:
-        return self.event in _FINAL
+        return self.event in FINAL
 
 
-_FINAL = frozenset({"succeed", "fail", "cancel"})
+#: The events that end a job.
+FINAL = frozenset({"succeed", "fail", "cancel"})
 _SUCCEED = LIFECYCLE.target(Status.RUNNING, "succeed")
 
 

@@ -20,7 +20,7 @@ from duly.audit.store import record_many
 from duly.jobs.handover import never_begun
 from duly.jobs.job import Status
 from duly.jobs.run import LeaseLost
-from duly.jobs.settle import CANCELLED, Claimed, Policy, Settlement, apart, settle
+from duly.jobs.settle import CANCELLED, FINAL, Claimed, Policy, Settlement, apart, settle
 from duly.jobs.sql import dialect
 from duly.jobs.tables import COMMON, job_keys, job_waits, jobs, jobs_done
 from duly.kernel.errors import Cancel
@@ -50,6 +50,11 @@ _PARENTS = (
 )  # fmt: skip
 _place = itemgetter(Claimed._fields.index("run_at"), Claimed._fields.index("id"))
 _rank = itemgetter(Claimed._fields.index("priority"))
+
+
+def _stands_alone(s: Settlement) -> bool:
+    """Is this the end of a job from which nothing else follows?"""
+    return s.event in FINAL and s.record is None and s.parent_id is None and s.key_scope not in ("done", "start")
 
 
 class JobStore:
@@ -146,6 +151,8 @@ class JobStore:
     def settle(self, connection: Connection, batch: Sequence[Settlement], actor: str) -> set[int]:
         """Write settlements. Returns the ids that were still held; the others' leases are lost and nothing of them changed."""
         now = self.db.stamp()
+        if all(map(_stands_alone, batch)):  # as most do
+            return set(self.sql.finish(connection, batch, actor, now, self.db.prepares))
         recorded = [s for s in batch if s.record is not None]
         if recorded:
             connection.execute(self._attempts, {"rows": self._encode(recorded), "now": now})
@@ -173,9 +180,7 @@ class JobStore:
 
     def settles_alone(self, batch: Iterable[Settlement]) -> bool:
         """Does the batch need one statement only? (Then PostgreSQL is spared BEGIN and COMMIT.)"""
-        return not self.db.is_sqlite and all(
-            s.final and s.record is None and s.parent_id is None and s.key_scope not in ("done", "start") for s in batch
-        )
+        return not self.db.is_sqlite and all(map(_stands_alone, batch))
 
     def _encode(self, batch: Iterable[Settlement]) -> str:
         dumps = orjson.dumps

@@ -20,9 +20,9 @@ from duly.storage.rows import as_one, read
 
 _HELD = "SET status = 'running', attempts = attempts + 1, worker = :worker, lease_token = :token + id, lease_until = :until, started_at = :now"
 GATE_OPEN = "NOT EXISTS (SELECT 1 FROM system_state WHERE key = 'atlas_online' AND lower(trim(trim(value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"
-#: Which jobs: one row, a JSON list of ids (why one, see ``storage.rows.as_one``).
-PICK = f"""
-SELECT json_group_array(id) FROM (
+#: The first ready jobs of a queue that nothing governs.
+CLAIM = f"""
+UPDATE jobs {_HELD} WHERE id IN (
   SELECT id FROM jobs WHERE queue = :queue AND status = 'queued' AND due_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
      AND {GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND governed)
      AND NOT {held(True, ":queue", ":now")}
@@ -32,10 +32,14 @@ ANY_READY = """
 SELECT 1 FROM json_each(:queues) q WHERE EXISTS (
   SELECT 1 FROM jobs WHERE queue = q.value AND status = 'queued' AND due_at IS NULL) LIMIT 1"""
 HOLD = f"UPDATE jobs {_HELD} WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'queued' AND due_at IS NULL"
-READ = as_one(
+_CLAIMED = (
     "id, tenant, queue, task, input, attempts, max_attempts, priority, run_at, created_at, "
-    "(started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta, lease_token",
-    "jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_token = :token + id",
+    "(started_at - max(run_at, coalesce(next_retry_at, run_at))) / 1e6, key, key_scope, concurrency_key, parent_id, meta, lease_token"
+)
+READ = as_one(_CLAIMED, "jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND lease_token = :token + id")
+#: What a claim has just taken, found by the index of leases.
+READ_CLAIM = as_one(
+    _CLAIMED, "jobs WHERE status = 'running' AND queue = :queue AND lease_until = :until AND lease_token = :token + id"
 )
 
 _KEPT = [c for c in COMMON if c not in ("status", "output", "error", "cost_cents", "remote_id")]
@@ -118,12 +122,14 @@ def claim(
 ) -> list[Claimed]:
     """Take up to ``queues[name]`` ready jobs of each queue that nothing governs, in order."""
     assert now is not None
-    names = orjson.dumps(list(tasks)).decode()
-    ids: list[int] = []
-    at = to_micros(now)
+    names, at = orjson.dumps(list(tasks)).decode(), to_micros(now)
+    mine = {"token": token, "until": at + int(lease * 1e6)}
+    found: list[Claimed] = []
     for queue, room in queues.items():
-        ids += _list(connection, PICK, {"queue": queue, "room": room, "tasks": names, "now": at})
-    return take(connection, ids, token, lease, worker, now) if ids else []
+        asked = {"queue": queue, "room": room, "tasks": names, "worker": worker, "now": at, **mine}
+        if _run(connection, CLAIM, asked).rowcount:
+            found += map(Claimed._make, read(_run(connection, READ_CLAIM, {"queue": queue, **mine}).fetchone()[0]))
+    return found
 
 
 def take(
@@ -154,10 +160,11 @@ def finish(
         "ids": dumps([s.id for s in batch]).decode(), "tokens": dumps([s.token for s in batch]).decode(), "now": to_micros(now), "actor": actor,
         "status": first.status.value, "output": first.output, "level": first.level, "action": first.action,
     }  # fmt: skip
+    status, output = first.status, first.output
     if all(
-        s.output == first.output and s.status is first.status and s.error is None and s.cost_cents is None and s.remote_id is None
+        s.output == output and s.status is status and s.error is None and s.cost_cents is None and s.remote_id is None
         for s in batch
-    ):  # fmt: skip
+    ):
         archived = _run(connection, ARCHIVE_ALIKE, parameters).rowcount
     else:
         rows = [
@@ -169,8 +176,9 @@ def finish(
     if archived != len(batch):  # some are held under another token by now: from here on only the others are meant
         held = _list(connection, HELD, parameters)
         parameters["ids"] = dumps(held).decode()
-    if all(s.action == first.action and s.level == first.level and s.meta is None for s in batch):
-        if first.action is not None:
+    action, level = first.action, first.level
+    if all(s.action == action and s.level == level and s.meta is None for s in batch):
+        if action is not None:
             _run(connection, AUDIT_ALIKE, parameters)
     else:
         told = [

@@ -13,6 +13,9 @@ from duly.jobs.sql.sqlite import ANY_READY
 from duly.jobs.worker.running import Running
 from duly.kernel.errors import DatabaseUnavailable, brief
 
+#: Seconds after which the claimer looks again whether the settler is still at it.
+YIELD = 0.02
+
 
 class Claiming(Running):
     """Takes work."""
@@ -20,6 +23,8 @@ class Claiming(Running):
     def _claim_step(self) -> None:
         if time.monotonic() >= self._next_due:
             self._promote()
+        if self._yields():
+            return
         with self._claiming:
             got, asked = self._claim_all()
         if got:
@@ -35,6 +40,23 @@ class Claiming(Running):
             # a ring may mean that something is due sooner than was known: it is looked at after the claim, which is likelier
             pause = self._next_due - time.monotonic() if asked else self.settings.poll
             self._rang = self._bell.wait(min(max(pause, 0.001), self.settings.poll))
+
+    def _yields(self) -> bool:
+        """Leave the claim to the settler, which on SQLite claims in its own transaction, and wait until it has written.
+
+        While it is at that, or about to be, a claim of one's own would stand in line behind it and take a transaction more.
+        Queues that something governs are claimed here only.
+        """
+        if not self._fused or self.house.governed:
+            return False
+        self._yielding = True  # before it is looked: the settler rings when it is done
+        try:
+            if not self._writing and self._done.empty():
+                return False
+            self._rang = self._bell.wait(YIELD) or self._rang
+        finally:
+            self._yielding = False
+        return True
 
     def _claim_all(self) -> tuple[int, int]:
         """Ask for as much as there is room for. Returns (got, asked)."""

@@ -25,6 +25,15 @@ class Settling(Claiming):
         batch = self._gather()
         if not batch:
             return
+        self._writing = True
+        try:
+            self._settle_batch(batch)
+        finally:
+            self._writing = False
+            if self._yielding:
+                self._bell.ring()
+
+    def _settle_batch(self, batch: list[Run]) -> None:
         settlements = [run.settlement for run in batch if run.settlement is not None]
         failures = 0
         while True:

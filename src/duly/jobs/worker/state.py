@@ -94,6 +94,8 @@ class WorkerState:
         self._claiming = threading.Lock()
         #: Settling and claiming share a transaction (SQLite, while the loops run).
         self._fused = False
+        #: The settler is writing; the claimer waits for the end of that.
+        self._writing = self._yielding = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
         self._children: Children | None = None  # made for the first handler in a process
