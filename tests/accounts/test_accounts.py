@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -266,6 +267,58 @@ def test_roles_and_areas_say_what_somebody_may() -> None:
     assert read_scopes([]) == ("*",)
     assert read_scopes(["*", "jobs"]) == ("*",)
     assert set(read_scopes(list(AREAS))) == set(AREAS)
+
+
+def test_who_came_in_by_a_token_is_asked_for_again_while_it_lasts(accounts: Accounts, clock: ManualClock) -> None:
+    token, made = accounts.create_token("ci", "operator", tenant="acme", scopes=["jobs"], expires_in=timedelta(hours=1))
+    who = accounts.by_token(token)
+    assert who is not None
+    assert accounts.still(who) == who
+    clock.advance(timedelta(hours=1))
+    assert accounts.still(who) is None
+    other, record = accounts.create_token("other")
+    who = accounts.by_token(other)
+    assert who is not None
+    clock.advance(timedelta(hours=1))
+    assert accounts.still(who) == who
+    assert [one.last_used_at for one in accounts.tokens()] == [AT + timedelta(hours=1), AT]  # looking is no use
+    accounts.revoke_token(record.id)
+    assert accounts.still(who) is None
+    assert made.id != record.id
+
+
+def test_who_logged_in_is_asked_for_again_with_the_rights_that_they_have_by_now(accounts: Accounts) -> None:
+    ann = accounts.create_user("ann", WORDS, "admin", tenant="acme")
+    first, second = accounts.log_in("ann", WORDS), accounts.log_in("ann", WORDS)
+    assert first is not None
+    assert second is not None
+    who, beside = accounts.by_login(first), accounts.by_login(second)
+    assert who is not None
+    assert beside is not None
+    assert accounts.still(who) == who
+    accounts.log_out(first)
+    assert accounts.still(who) is None
+    assert accounts.still(beside) == beside
+    person = replace(beside, login="")
+    db, store = accounts._app.engine.db, accounts._store
+    db.write(lambda c: store.change_user(c, ann.id, AT, tenant="zeta", role="viewer"))  # as a provider does at a login
+    assert accounts.still(beside) == replace(beside, tenant="zeta", role=Role.VIEWER)
+    accounts.change_user("ann", role="operator")
+    assert accounts.still(beside) is None  # a change ends logins
+    assert accounts.still(person) == replace(person, tenant="zeta", role=Role.OPERATOR)
+    accounts.change_user("ann", disabled=True)
+    assert accounts.still(person) is None
+
+
+def test_who_came_in_without_an_account_does_until_there_is_one(accounts: Accounts) -> None:
+    local, setting = Identity("local", Role.ADMIN, None, key="local"), Identity("token:web_token", Role.ADMIN, None, key="web_token")  # fmt: skip
+    assert accounts.still(local) == local
+    accounts.create_token("ci")
+    assert accounts.still(local) is None
+    assert accounts.still(setting) == setting
+    assert accounts.still(Identity("somebody", Role.ADMIN, None)) is None
+    assert accounts.still(Identity("token:x", Role.ADMIN, None, key="token 999")) is None
+    assert accounts.still(Identity("user:x", Role.ADMIN, None, key="user 999")) is None
 
 
 def test_every_change_is_on_the_trail_with_who_made_it(accounts: Accounts) -> None:

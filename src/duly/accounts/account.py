@@ -6,7 +6,7 @@ tenant, or all of them. Source: ADR 0029.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 
@@ -67,6 +67,8 @@ class Identity:
     user: str | None = None
     #: Tells them from everybody else for ever: names may be given again.
     key: str = ""
+    #: Of a browser's session: which one, as it is kept. Two sessions of one person are the same person.
+    login: str = field(default="", compare=False, repr=False)
 
     def may(self, area: str, role: Role) -> bool:
         """May it act so in an area?"""

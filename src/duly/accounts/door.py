@@ -12,6 +12,7 @@ import hmac
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -294,7 +295,36 @@ class Accounts:
         user, seen = found
         if seen < now - NOTED:
             self._write(lambda c: self._store.seen(c, key, now))
-        return Identity(f"user:{user.name}", user.role, user.tenant, csrf=csrf_of(session), user=user.name, key=f"user {user.id}")  # fmt: skip
+        return Identity(f"user:{user.name}", user.role, user.tenant, csrf=csrf_of(session), user=user.name, key=f"user {user.id}", login=key)  # fmt: skip
+
+    def still(self, who: Identity) -> Identity | None:
+        """Who somebody is now that came in before: of the role, tenant and scopes that they have by now. None: not let in any more.
+
+        A login that has ended lets nobody in; for what outlives a login, ask with ``replace(who, login="")``: then the user counts. Writes nothing:
+        being asked for is no use of a token.
+        """
+        kind, _, number = who.key.partition(" ")
+
+        def look(c: Connection) -> Identity | None:
+            now = self._app.engine.db.present(c)
+            if kind == "token":
+                token = self._store.token(c, int(number))
+                known = token is not None and token.state(now) == "active"
+                return replace(who, role=token.role, tenant=token.tenant, scopes=token.scopes) if token and known else None  # fmt: skip
+            if who.login:
+                login = self._store.login(c, who.login, now)
+                user = None if login is None else login[0]
+            else:
+                user = self._store.user_by_id(c, int(number))
+            if user is None or user.id != int(number) or user.disabled_at is not None:
+                return None
+            return replace(who, role=user.role, tenant=user.tenant)
+
+        if kind in ("token", "user"):
+            return self._read(look)
+        if kind == "local":  # until there is somebody
+            return None if self.exist() else who
+        return who if kind == "web_token" else None
 
     def log_out(self, session: str) -> None:
         found = self.by_login(session)

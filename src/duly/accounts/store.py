@@ -79,6 +79,10 @@ class AccountStore:
         row = c.execute(query.with_for_update() if lock else query).first()
         return None if row is None else _user(row)
 
+    def user_by_id(self, c: Connection, ident: int) -> User | None:
+        row = c.execute(select(*_USER).where(U.id == ident)).first()
+        return None if row is None else _user(row)
+
     def users(self, c: Connection, tenant: str | None = None) -> list[User]:
         """Users by name; of one tenant, or all."""
         query = select(*_USER).order_by(U.name)
