@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from duly import Duly
+from duly.accounts import door
 from duly.accounts.account import AREAS, Identity, Role, Throttled, read_scopes, wait_after
 from duly.accounts.door import Accounts, csrf_of
 from duly.kernel.errors import InvalidArgument, NotFound
@@ -319,6 +320,43 @@ def test_who_came_in_without_an_account_does_until_there_is_one(accounts: Accoun
     assert accounts.still(Identity("somebody", Role.ADMIN, None)) is None
     assert accounts.still(Identity("token:x", Role.ADMIN, None, key="token 999")) is None
     assert accounts.still(Identity("user:x", Role.ADMIN, None, key="user 999")) is None
+
+
+@pytest.mark.parametrize("change", ["password", "linked", "disabled", "another"])
+def test_a_password_that_is_changed_or_taken_away_while_it_is_looked_at_lets_nobody_in(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    accounts.create_user("ann", WORDS, "admin")
+    verified = door._verified
+
+    def meanwhile(kept: str, password: str) -> bool:
+        right = verified(kept, password)
+        if change == "password":
+            accounts.change_user("ann", password="another long password")
+        elif change == "linked":
+            accounts.link_user("ann", "https://login.example.org", "7", force=True)
+        elif change == "disabled":
+            accounts.change_user("ann", disabled=True)
+        else:
+            accounts.create_user("bob", WORDS)  # which concerns nobody else
+        return right
+
+    monkeypatch.setattr(door, "_verified", meanwhile)
+    session = accounts.log_in("ann", WORDS)
+    assert (session is not None) is (change == "another")
+    rows = accounts._app.engine.db.read(lambda c: c.execute(text("SELECT count(*) FROM logins")).scalar_one())
+    assert rows == (1 if session else 0)
+    assert ("LOGIN_FAILED" in everything(accounts)) is (session is None)
+
+
+@pytest.mark.parametrize(
+    "name", [" ann", "ann ", "ann\u00a0", "a  nn", "a\u200bnn", "a\u3164nn", "ann\ufe0f", "\u202eann", "zoe\u0301", " ", "", "a\nb"]
+)  # fmt: skip
+def test_a_name_that_looks_like_another_is_nobodys(accounts: Accounts, name: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        accounts.create_user(name, WORDS)
+    assert refused.value.field == "name"
+    accounts.create_user("Zo\u00e9 van der Berg", WORDS)
 
 
 def test_every_change_is_on_the_trail_with_who_made_it(accounts: Accounts) -> None:

@@ -81,9 +81,10 @@ def test_users_are_listed_with_how_they_log_in_and_one_is_linked(run: Run, told:
     lines = {line.split()[0]: line.split() for line in listed.out.splitlines()[1:]}
     assert "password" in lines["ann"]
     assert "oidc" in lines["bob@example.org"]
-    assert {one["name"]: one["login"] for one in run("users", "list", "--json").json} == {
-        "ann": "password",
-        "bob@example.org": "oidc",
+    assert f"7 at {ISSUER}" in listed.out
+    assert {one["name"]: (one["login"], one["identities"]) for one in run("users", "list", "--json").json} == {
+        "ann": ("password", []),
+        "bob@example.org": ("oidc", [{"issuer": ISSUER, "subject": "7"}]),
     }
     taken = run("users", "link", "ann", "7")
     assert (taken.code, "is known already, as 'bob@example.org'" in taken.err) == (2, True)
@@ -91,7 +92,31 @@ def test_users_are_listed_with_how_they_log_in_and_one_is_linked(run: Run, told:
     assert linked.out == f"User ann logs in through {ISSUER}; their logins have ended.\n"
     assert accounts.user("ann").login == "oidc"
     assert run("users", "link", "nobody", "9").code == 1
+    second = run("users", "link", "ann", "9")
+    assert (second.code, "--also" in second.err) == (2, True)
+    assert run("users", "link", "ann", "9", "--also").code == 0
+    some = run("users", "unlink", "ann", "--subject", "9")
+    assert some.out == f"User ann is still known as 8 at {ISSUER}; their logins have ended.\n"
+    assert run("users", "unlink", "ann", "--subject", "9").code == 1
+    last = run("users", "unlink", "ann")
+    assert (
+        last.out
+        == "User ann logs in again when `duly users password ann` has given them one; their logins have ended.\n"
+    )
+    assert run("users", "password", "ann", input="a sentence of my own\n").code == 0
+    assert accounts.log_in("ann", "a sentence of my own") is not None
     app.close()
+
+
+def test_a_link_to_nowhere_and_of_the_last_administrator_is_refused(run: Run, folder: Path) -> None:
+    app = Duly()
+    Accounts(app).create_user("ann", "a sentence of my own", "admin")
+    app.close()
+    wrong = run("users", "link", "ann", "8", "--issuer", "not a url")
+    assert (wrong.code, "is no URL" in wrong.err) == (2, True)
+    last = run("users", "link", "ann", "8", "--issuer", ISSUER)
+    assert (last.code, "the last administrator" in last.err, "--force" in last.err) == (2, True, True)
+    assert run("users", "link", "ann", "8", "--issuer", ISSUER, "--force").code == 0
 
 
 def test_a_link_needs_a_provider(run: Run, folder: Path) -> None:

@@ -36,6 +36,24 @@ def test_everybody_is_told_who_they_are(client: Caller) -> None:
     assert client(scopes=("*", "payloads")).get("/api/v1/me").json()["sees_payloads"] is True
 
 
+def test_a_user_is_shown_with_who_a_provider_knows_them_as_and_names_look_different(
+    client: Caller, accounts: Accounts
+) -> None:
+    admin, provider = client("admin"), "https://login.example.org"
+    for odd in ("ann ", " ann", "ann\u3164", "a\u200bnn", "zoe\u0301"):
+        assert problem(admin.post("/api/v1/users", json={"name": odd, "password": PASSWORD}), 422)["field"] == "name"
+    made = admin.post("/api/v1/users", json={"name": "ann", "password": PASSWORD}).json()
+    assert (made["login"], made["identities"]) == ("password", [])
+    accounts.link_user("ann", provider, "7")
+    known = [{"issuer": provider, "subject": "7"}]
+    assert admin.get("/api/v1/users/ann").json()["identities"] == known
+    [listed] = admin.get("/api/v1/users").json()["users"]
+    assert (listed["login"], listed["identities"]) == ("oidc", known)
+    accounts.unlink_user("ann")
+    assert admin.get("/api/v1/users/ann").json()["login"] == "none"
+    assert admin.patch("/api/v1/users/ann", json={"password": PASSWORD}).json()["login"] == "password"
+
+
 def test_a_token_is_shown_once_and_lets_somebody_in(
     app: Duly, client: Caller, stranger: TestClient, clock: ManualClock
 ) -> None:

@@ -29,6 +29,7 @@ from duly.testing import ManualClock, drain
 from duly.web.api import automations as under_test
 from duly.web.api import listening as stream
 from duly.web.api.listening import Glance, Listening, frames
+from duly.web.identity import Standing
 from web.hands import problem, wander
 
 PATH = "/api/v1/automations"
@@ -392,6 +393,29 @@ def test_what_is_said_is_heard_as_it_is_said(room: Automations, app: Duly, clock
     # who comes back goes on behind what was seen last
     again = events(asyncio.run(_read(frames(listening.look, BOSS, 1, clock.monotonic), 100)))
     assert [name for name, _, _ in again] == ["said", "end"]
+
+
+def test_who_listens_to_a_session_and_may_no_more_hears_nothing_more(
+    room: Automations, app: Duly, clock: ManualClock
+) -> None:
+    ident = room.chat(provider="ai").session.id
+    accounts = Accounts(app)
+    token, record = accounts.create_token("listens", "operator")
+    who = accounts.by_token(token)
+    assert who is not None
+    now = [0.0]
+
+    async def pause(_: float) -> None:
+        now[0] += 3.0
+        if now[0] == 6.0:
+            accounts.revoke_token(record.id)
+            room.say(ident, "a secret")
+
+    listening = Listening(room, ident, None, True, clock.monotonic)
+    standing = Standing(accounts, who, lambda: now[0])
+    told = events(asyncio.run(_read(frames(listening.look, who, 0, lambda: now[0], pause, standing), 100)))
+    assert [name for name, _, _ in told] == ["state"]
+    assert now[0] == 6.0
 
 
 @pytest.mark.parametrize(("keeps", "becomes"), [(True, Status.ACTIVE), (False, Status.ENDED)])

@@ -21,8 +21,11 @@ from duly import Duly
 from duly.accounts.door import Accounts
 from duly.audit.read import Entry, follow, newest
 from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
+from duly.web import identity
 from duly.web.api import events
 from duly.web.api.events import LATE, MOST_GAPS, Place, Seats, frames
+from duly.web.gate import COOKIE
+from duly.web.identity import Standing
 from web.conftest import NOW
 from web.hands import problem
 
@@ -206,6 +209,50 @@ def test_more_streams_than_there_are_seats_are_refused_and_a_client_that_goes_fr
                 break
             client.get("/livez")  # the loop of the server goes round
         assert seats.taken.total() == 0
+
+
+@pytest.mark.parametrize("ends", ["revoked", "disabled", "logged out", "another role", "another tenant"])
+def test_a_stream_ends_when_who_listens_may_no_more(
+    app: Duly, site: FastAPI, accounts: Accounts, served: Served, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(events, "EVERY", 0.02)
+    monkeypatch.setattr(identity, "AGAIN", 0.0)
+    token, record = accounts.create_token("viewer")
+    ann = accounts.create_user("ann", "a sentence of my own", "admin")
+    session = accounts.log_in("ann", "a sentence of my own") or ""
+    by_token = ends == "revoked"
+    headers = {"Authorization": f"Bearer {token}"} if by_token else {"Cookie": f"{COOKIE}={session}"}
+    change = {
+        "revoked": lambda: accounts.revoke_token(record.id),
+        "disabled": lambda: accounts.change_user("ann", disabled=True),
+        "logged out": lambda: accounts.log_out(session),
+        "another role": lambda: app.db.write(lambda c: accounts._store.change_user(c, ann.id, NOW, role="viewer")),
+        "another tenant": lambda: app.db.write(lambda c: accounts._store.change_user(c, ann.id, NOW, tenant="acme")),
+    }[ends]
+    with served(site, headers) as client, client.stream("GET", "/api/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "retry: 3000"
+        change()
+        for _ in lines:  # it would go on for ten minutes
+            pass
+
+
+def test_who_listens_is_asked_for_every_few_seconds_and_no_more_often(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, record = accounts.create_token("viewer")
+    who, now, asked = accounts.by_token(token), [0.0], []
+    assert who is not None
+    still = Accounts.still
+    monkeypatch.setattr(Accounts, "still", lambda self, one: asked.append(now[0]) or still(self, one))
+    standing = Standing(accounts, who, lambda: now[0])
+    for step in range(12):
+        now[0] = float(step)
+        assert asyncio.run(standing.holds())
+    assert asked == [5.0, 10.0]
+    accounts.revoke_token(record.id)
+    now[0] = 15.0
+    assert not asyncio.run(standing.holds())
 
 
 def test_a_token_without_the_scope_hears_nothing(client: Callable[..., TestClient]) -> None:

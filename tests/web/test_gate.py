@@ -252,6 +252,30 @@ def test_a_login_ends_when_it_is_idle_old_or_logged_out(
     assert accounts.by_login(session) is None
 
 
+def test_an_old_login_cookie_before_or_behind_the_right_one_does_not_matter(
+    site: FastAPI, accounts: Accounts, person: TestClient
+) -> None:
+    right, browser = f"{COOKIE}={person.cookies[COOKIE]}", TestClient(site)
+    stale = [f"{COOKIE}={n:043}" for n in range(4)]
+    for header in (
+        [right, stale[0]],
+        [stale[0], right],
+        [*stale[:3], right],
+        ["a=b", f"x{right}", "Broken", right, f"{COOKIE}="],
+    ):
+        assert browser.get("/api/v1/me", headers={"cookie": "; ".join(header)}).json()["user"] == "ann"
+    # no more of them are looked at than a few, however long the header is
+    assert browser.get("/api/v1/me", headers={"cookie": "; ".join([*stale, right])}).status_code == 401
+    other = accounts.log_in("ann", PASSWORD)
+    assert other is not None
+    both = f"{stale[0]}; {right}; {COOKIE}={other}"
+    done = browser.post(
+        "/logout", data={"csrf": person.headers[CSRF_HEADER]}, headers={"cookie": both}, follow_redirects=False
+    )
+    assert done.status_code == 303
+    assert browser.get("/api/v1/me", headers={"cookie": both}).status_code == 401
+
+
 def test_wrong_passwords_are_slowed_down_by_name_and_by_address(accounts: Accounts, clock: ManualClock) -> None:
     accounts.create_user("ann", PASSWORD)
     for _ in range(FREE):

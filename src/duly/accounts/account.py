@@ -6,11 +6,14 @@ tenant, or all of them. Source: ADR 0029.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 
 from duly.kernel.errors import DulyError, InvalidArgument
+from duly.kernel.payload import check_name
 
 
 class Role(IntEnum):
@@ -95,8 +98,9 @@ class Throttled(DulyError):
 class LoginRefused(DulyError):
     """Their provider has said who they are, and they are not let in. ``reason``: one word, for the trail."""
 
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
+    def __init__(self, reason: str, message: str, name: str = "") -> None:
+        #: ``name``: of ``name_taken``, the name that they would have.
+        self.reason, self.name = reason, name
         super().__init__(message)
 
 
@@ -133,6 +137,14 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownAs:
+    """What a provider calls a person for ever."""
+
+    issuer: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """A person who may log in. Instants are aware, in UTC."""
 
@@ -143,8 +155,10 @@ class User:
     created_at: datetime
     updated_at: datetime
     disabled_at: datetime | None = None
-    #: ``password``, or ``oidc``: through the provider that the settings name.
+    #: ``password``; ``oidc``: through a provider; ``none``: they were unlinked, and have no password yet.
     login: str = "password"
+    #: Where ``login`` is ``oidc``.
+    identities: tuple[KnownAs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +195,24 @@ def wait_after(failures: int) -> timedelta:
 def _can_be_kept(text: str) -> bool:
     """Is it text at all? Half of a surrogate pair is none."""
     return text.encode("utf-8", "replace").decode() == text
+
+
+#: Characters that count as printable and are seen by nobody: fillers, joiners, selectors of variants.
+_UNSEEN = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def check_user_name(name: str) -> str:
+    """A name for a user: no two of them look alike because of what nobody sees. Raises InvalidArgument."""
+    check_name(name, "name")
+    if _UNSEEN.search(name) is not None:
+        raise InvalidArgument("name", "contains characters that nobody sees.", "Use printable characters only.")
+    if name != name.strip() or "  " in name:
+        raise InvalidArgument("name", f"is {name!r}, with blanks that nobody sees.", "Leave them out.")
+    if name != unicodedata.normalize("NFC", name):
+        raise InvalidArgument("name", "is not written in composed characters.", "Normalize it (Unicode NFC).")
+    return name
 
 
 def check_password(password: str) -> str:

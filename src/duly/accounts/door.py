@@ -26,10 +26,12 @@ from duly.accounts.account import (
     Token,
     User,
     check_password,
+    check_user_name,
     read_role,
     read_scopes,
     wait_after,
 )
+from duly.accounts.oidc.options import check_url
 from duly.accounts.store import AccountStore, next_try
 from duly.jobs.host import Host
 from duly.kernel.errors import InvalidArgument, NotFound
@@ -131,7 +133,7 @@ class Accounts:
         self, name: str, password: str, role: Role | str = Role.VIEWER, *, tenant: str | None = None, actor: str = "code", reason: str = "",
     ) -> User:  # fmt: skip
         """Make a user. Raises InvalidArgument naming the field, also for a name that is taken."""
-        check_name(name, "name")
+        check_user_name(name)
         if tenant is not None:
             check_name(tenant, "tenant")
         what = role if isinstance(role, Role) else read_role(role)
@@ -169,8 +171,8 @@ class Accounts:
                 raise NotFound("user", repr(name))
             if check is not None:
                 check(known)
-            if password is not None and known.login != "password":
-                raise InvalidArgument("password", f"is not what {name!r} logs in with: the provider knows them.", "Make another user for a login with a password.")  # fmt: skip
+            if password is not None and known.login == "oidc":
+                raise InvalidArgument("password", f"is not what {name!r} logs in with: the provider knows them.", "Unlink them first (duly users unlink), or make another user.")  # fmt: skip
             if disabled is not None:
                 values["disabled_at"] = now if disabled else None
             self._store.change_user(c, known.id, now, **values)
@@ -183,19 +185,28 @@ class Accounts:
 
         return self._write(act)
 
-    def link_user(self, name: str, issuer: str, subject: str, *, actor: str = "code", reason: str = "") -> User:
+    def link_user(
+        self, name: str, issuer: str, subject: str, *, also: bool = False, force: bool = False, actor: str = "code", reason: str = ""
+    ) -> User:  # fmt: skip
         """A user logs in through a provider from now on, as who is ``subject`` there, and with their password no more. Their logins end.
 
-        Raises NotFound; InvalidArgument for a subject that is somebody else's already.
+        ``also``: beside who they are known as already. ``force``: also the last administrator who could log in, to a provider that the settings do
+        not name. Raises NotFound; InvalidArgument, also for a subject that is somebody's already.
         """
         check_name(issuer, "issuer", 2_000)
+        check_url("issuer", issuer)
         check_name(subject, "subject", 255)
 
         def act(c: Connection) -> User:
-            known, now = self._known(c, name), self._app.engine.db.present(c)
+            known, now = self._known(c, name, lock=True), self._app.engine.db.present(c)
             there = self._store.identified(c, issuer, subject)
             if there is not None:
                 raise InvalidArgument("subject", f"is known already, as {there.name!r}.")
+            if known.identities and not also:
+                shown = ", ".join(f"{one.subject!r} at {one.issuer}" for one in known.identities)
+                raise InvalidArgument("subject", f"would be a second one: {name!r} is known as {shown}.", "Unlink that, or say --also (also=True).")  # fmt: skip
+            if not force and issuer != self._app.settings.oidc_issuer and self._is_last(c, known):
+                raise InvalidArgument("issuer", f"is not the provider that the settings name, and {name!r} is the last administrator who can log in.", "Set DULY_OIDC_ISSUER to it, make another administrator, or say --force (force=True).")  # fmt: skip
             self._store.identify(c, issuer, subject, known.id, now)
             self._store.change_user(c, known.id, now, password="")
             self._store.end_logins(c, known.id)
@@ -205,6 +216,42 @@ class Accounts:
             return self._known(c, name)
 
         return self._write(act)
+
+    def unlink_user(
+        self, name: str, *, issuer: str | None = None, subject: str | None = None, actor: str = "code", reason: str = ""
+    ) -> User:  # fmt: skip
+        """A user logs in through a provider no more: as nobody, or not as a ``subject`` or at an ``issuer``. Their logins end.
+
+        Who is known as nobody then cannot log in until they have a password. Raises NotFound, also where they are not known so.
+        """
+
+        def act(c: Connection) -> User:
+            known, now = self._known(c, name, lock=True), self._app.engine.db.present(c)
+            gone = [one for one in known.identities if subject in (None, one.subject) and issuer in (None, one.issuer)]
+            if not gone:
+                raise NotFound("subject", repr(subject) if subject is not None else f"of {name!r}")
+            for one in gone:
+                self._store.forget(c, one)
+            self._store.change_user(c, known.id, now)
+            self._store.end_logins(c, known.id)
+            for one in gone:
+                self._store.audit(
+                    c, actor, USER_CHANGED, "user", known.id, known.tenant, name=name, fields=["login"], issuer=one.issuer, subject=one.subject,
+                    unlinked=True, **_why(reason),
+                )  # fmt: skip
+            return self._known(c, name)
+
+        return self._write(act)
+
+    def _is_last(self, c: Connection, known: User) -> bool:
+        """Is it an administrator of everything, and would no other be able to log in?"""
+        here = self._app.settings.oidc_issuer
+
+        def rules(one: User) -> bool:
+            able = one.login == "password" or any(here and known.issuer == here for known in one.identities)
+            return one.role is Role.ADMIN and one.tenant is None and one.disabled_at is None and able
+
+        return rules(known) and not any(rules(one) for one in self._store.users(c) if one.id != known.id)
 
     def users(self, tenant: str | None = None) -> list[User]:
         return self._read(lambda c: self._store.users(c, tenant))
@@ -257,27 +304,26 @@ class Accounts:
             raise Throttled((until - now).total_seconds())
         # as long for a name that nobody has, or that has no password
         right = _verified(found[1] if found is not None and found[1] else _nobody(), password)
-        if found is None or not right or found[0].disabled_at is not None:
+        session = secrets.token_urlsafe(32)
 
-            def note(c: Connection) -> None:
+        def begin(c: Connection) -> bool:
+            # verifying takes a while, in which the password may have been changed or taken away, and the user let in no more
+            held = self._store.password(c, name, lock=True) if found is not None and right else None
+            if held is None or found is None or (held[0].id, held[1]) != (found[0].id, found[1]) or held[0].disabled_at is not None:  # fmt: skip
                 self._store.prune(c, self._app.engine.db.present(c))
                 ident, told = found[0].id if found else 0, {"address": address} if address else {}
                 self._store.audit(c, "anonymous", LOGIN_FAILED, "user", ident, None, level="warning", **told)
-
-            self._write(note)
-            return None
-        user, session = found[0], secrets.token_urlsafe(32)
-
-        def begin(c: Connection) -> None:
+                return False
+            user = held[0]
             # the name is forgiven, the address only this try: somebody may have an account of their own and guess at others
             for subject in subjects:
                 self._store.forgive(c, subject, all_of_it=subject.startswith("user:"))
             self._store.add_login(c, digest(session), user.id, self._app.engine.db.present(c))
             self._store.prune(c, self._app.engine.db.present(c))
             self._store.audit(c, f"user:{user.name}", LOGGED_IN, "user", user.id, user.tenant)
+            return True
 
-        self._write(begin)
-        return session
+        return session if self._write(begin) else None
 
     def by_login(self, session: str) -> Identity | None:
         """Who has a cookie; None for one whose login has ended."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, case, delete, insert, select, update
 
-from duly.accounts.account import FORGOTTEN, IDLE, LONGEST_LOGIN, Role, Token, User
+from duly.accounts.account import FORGOTTEN, IDLE, LONGEST_LOGIN, KnownAs, Role, Token, User
 from duly.accounts.tables import api_tokens, login_failures, logins, oidc_flows, user_identities, users
 from duly.audit.store import record
 from duly.storage.database import Database
@@ -18,7 +18,9 @@ T, U, L, F, P, W = api_tokens.c, users.c, logins.c, login_failures.c, user_ident
 _TOKEN = [
     T.id, T.name, T.prefix, T.role, T.tenant, T.scopes, T.created_at, T.created_by, T.expires_at, T.last_used_at, T.revoked_at,
 ]  # fmt: skip
-_LOGIN = case((U.password == "", "oidc"), else_="password").label("login")
+_LOGIN = case(
+    (U.password != "", "password"), (select(P.subject).where(P.user_id == U.id).correlate(users).exists(), "oidc"), else_="none"
+).label("login")  # fmt: skip
 _USER = [U.id, U.name, U.role, U.tenant, U.created_at, U.updated_at, U.disabled_at, _LOGIN]
 
 
@@ -77,7 +79,7 @@ class AccountStore:
         """A user by name. ``lock``: nobody else changes it until this transaction ends."""
         query = select(*_USER).where(U.name == name)
         row = c.execute(query.with_for_update() if lock else query).first()
-        return None if row is None else _user(row)
+        return None if row is None else _user(row, self.known_as(c, row.id))
 
     def user_by_id(self, c: Connection, ident: int) -> User | None:
         row = c.execute(select(*_USER).where(U.id == ident)).first()
@@ -88,14 +90,17 @@ class AccountStore:
         query = select(*_USER).order_by(U.name)
         if tenant is not None:
             query = query.where(U.tenant == tenant)
-        return [_user(row) for row in c.execute(query)]
+        known = self._all_known_as(c)
+        return [_user(row, known.get(row.id, ())) for row in c.execute(query)]
 
     def exist(self, c: Connection) -> bool:
         """Has there ever been a user or a token?"""
         return any(c.execute(select(ident).limit(1)).first() is not None for ident in (U.id, T.id))
 
-    def password(self, c: Connection, name: str) -> tuple[User, str] | None:
-        row = c.execute(select(*_USER, U.password).where(U.name == name)).first()
+    def password(self, c: Connection, name: str, lock: bool = False) -> tuple[User, str] | None:
+        """A user and their password as it is kept. ``lock``: nobody else changes them until this transaction ends."""
+        query = select(*_USER, U.password).where(U.name == name)
+        row = c.execute(query.with_for_update() if lock else query).first()
         return None if row is None else (_user(row), row.password)
 
     def change_user(self, c: Connection, ident: int, now: datetime, **values: Any) -> None:
@@ -109,23 +114,38 @@ class AccountStore:
         row = c.execute(query).first()
         return None if row is None else _user(row)
 
+    def hold_user(self, c: Connection, ident: int) -> None:
+        """Nobody else changes them until this transaction ends."""
+        c.execute(select(U.id).where(U.id == ident).with_for_update())
+
+    def known_as(self, c: Connection, ident: int) -> tuple[KnownAs, ...]:
+        query = select(P.issuer, P.subject).where(P.user_id == ident).order_by(P.created_at, P.issuer, P.subject)
+        return tuple(KnownAs(row.issuer, row.subject) for row in c.execute(query))
+
+    def _all_known_as(self, c: Connection) -> dict[int, tuple[KnownAs, ...]]:
+        found: dict[int, tuple[KnownAs, ...]] = {}
+        for row in c.execute(select(P.user_id, P.issuer, P.subject).order_by(P.created_at, P.issuer, P.subject)):
+            found[row.user_id] = (*found.get(row.user_id, ()), KnownAs(row.issuer, row.subject))
+        return found
+
+    def forget(self, c: Connection, one: KnownAs) -> None:
+        """A provider's person is nobody's any more."""
+        c.execute(delete(user_identities).where(P.issuer == one.issuer, P.subject == one.subject))
+
     def identify(self, c: Connection, issuer: str, subject: str, user_id: int, now: datetime) -> None:
         c.execute(insert(user_identities).values(issuer=issuer, subject=subject, user_id=user_id, created_at=now))
 
     def came(self, c: Connection, issuer: str, subject: str, now: datetime) -> None:
         c.execute(update(user_identities).where(P.issuer == issuer, P.subject == subject).values(seen_at=now))
 
-    def begin_flow(self, c: Connection, digest: str, now: datetime, life: timedelta) -> None:
-        """Remember a flow, and forget those that are over."""
-        c.execute(delete(oidc_flows).where(W.created_at <= now - life))
-        c.execute(insert(oidc_flows).values(digest=digest, created_at=now))
+    def was_taken(self, c: Connection, digest: str) -> bool:
+        return c.execute(select(W.digest).where(W.digest == digest)).first() is not None
 
-    def take_flow(self, c: Connection, digest: str) -> datetime | None:
-        """When a flow began, once; None the second time."""
-        begun: datetime | None = c.execute(
-            delete(oidc_flows).where(W.digest == digest).returning(W.created_at)
-        ).scalar_one_or_none()
-        return begun
+    def take_flow(self, c: Connection, digest: str, now: datetime, life: timedelta) -> bool:
+        """True once for each flow. Those that are over are forgotten: they are too old to be taken."""
+        c.execute(delete(oidc_flows).where(W.taken_at <= now - life))
+        made = self._insert_into(oidc_flows).values(digest=digest, taken_at=now).on_conflict_do_nothing()
+        return c.execute(made.returning(W.digest)).first() is not None
 
     # ------------------------------------------------------------------ logins
 
@@ -200,5 +220,5 @@ def _token(row: Any) -> Token:
     )  # fmt: skip
 
 
-def _user(row: Any) -> User:
-    return User(row.id, row.name, Role[row.role.upper()], row.tenant, row.created_at, row.updated_at, row.disabled_at, row.login)  # fmt: skip
+def _user(row: Any, identities: tuple[KnownAs, ...] = ()) -> User:
+    return User(row.id, row.name, Role[row.role.upper()], row.tenant, row.created_at, row.updated_at, row.disabled_at, row.login, identities)  # fmt: skip

@@ -61,14 +61,15 @@ user_identities = Table(
 )
 Index("ix_user_identities_user", user_identities.c.user_id)
 
+#: Flows that somebody has come back from the provider with: each counts once. They have no row before.
 oidc_flows = Table(
     "oidc_flows",
     metadata,
-    #: SHA-256 of what the browser's cookie holds.
+    #: SHA-256 of what the browser's cookie held.
     Column("digest", Text, primary_key=True),
-    Column("created_at", Instant, nullable=False),
+    Column("taken_at", Instant, nullable=False),
 )
-Index("ix_oidc_flows_created", oidc_flows.c.created_at)
+Index("ix_oidc_flows_taken", oidc_flows.c.taken_at)
 
 logins = Table(
     "logins",

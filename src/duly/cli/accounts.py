@@ -113,26 +113,31 @@ def create_user(name: str, role: str, tenant: str | None) -> None:
 
 @users.command("list")
 def list_users() -> None:
-    """List users, and how they log in."""
+    """List users, how they log in, and as whom a provider knows them."""
     accounts = door()
     found, now = accounts.users(), accounts._app.engine.clock.now()
     if state().json:
         show.as_json([_user(one) for one in found])
         return
     show.table(
-        "!user !role tenant logs_in_by made !state",
+        "!user !role tenant logs_in_by made !state known_as",
         (
-            (one.name, one.role.word, one.tenant or "all", one.login, relative(one.created_at, now), "off" if one.disabled_at else "on")
+            (one.name, one.role.word, one.tenant or "all", one.login, relative(one.created_at, now), "off" if one.disabled_at else "on", _known_as(one))
             for one in found
         ),
         empty="There is no user.",
     )  # fmt: skip
 
 
+def _known_as(one: User) -> str:
+    return ", ".join(f"{known.subject} at {known.issuer}" for known in one.identities)
+
+
 def _user(one: User) -> dict[str, object]:
     return {
         "id": one.id, "name": one.name, "role": one.role.word, "tenant": one.tenant, "created_at": one.created_at, "updated_at": one.updated_at,
         "disabled_at": one.disabled_at, "login": one.login,
+        "identities": [{"issuer": known.issuer, "subject": known.subject} for known in one.identities],
     }  # fmt: skip
 
 
@@ -173,13 +178,29 @@ def disable(name: str, undo: bool) -> None:
 @click.argument("name")
 @click.argument("subject")
 @click.option("--issuer", metavar="URL", help="The provider; else that of the setting oidc_issuer.")
-def link(name: str, subject: str, issuer: str | None) -> None:
+@click.option("--also", is_flag=True, help="Beside who they are known as already.")
+@click.option("--force", is_flag=True, help="Also the last administrator, to a provider that the settings do not name.")
+def link(name: str, subject: str, issuer: str | None, also: bool, force: bool) -> None:
     """Let a user log in through OpenID Connect only.
 
-    Their password is none any more, and their logins end. SUBJECT: what the provider calls them for ever (`sub`); the audit trail has it of those who were not let in because their name is taken.
+    Their password is none any more, and their logins end. SUBJECT: what the provider calls them for ever (`sub`); the audit trail has it, with their name, of those who were not let in because that is taken. Ask the provider whose it is before you hand somebody an account.
     """
     from_settings = state().duly().settings.oidc_issuer
     if not issuer and not from_settings:
         raise click.UsageError("There is no provider: say --issuer, or set DULY_OIDC_ISSUER.")
-    one = door().link_user(name, issuer or from_settings, subject, actor=actor())
+    one = door().link_user(name, issuer or from_settings, subject, also=also, force=force, actor=actor())
     _told(one, f"User {one.name} logs in through {issuer or from_settings}; their logins have ended.")
+
+
+@users.command()
+@click.argument("name")
+@click.option("--subject", metavar="SUBJECT", help="Only as this one; else as whoever they are known.")
+@click.option("--issuer", metavar="URL", help="Only at this provider; else at each.")
+def unlink(name: str, subject: str | None, issuer: str | None) -> None:
+    """Let a user log in through OpenID Connect no more.
+
+    Their logins end. They log in with a password again as soon as `duly users password` has given them one.
+    """
+    one = door().unlink_user(name, subject=subject, issuer=issuer, actor=actor())
+    left = f"is still known as {_known_as(one)}" if one.identities else f"logs in again when `duly users password {one.name}` has given them one"  # fmt: skip
+    _told(one, f"User {one.name} {left}; their logins have ended.")

@@ -613,6 +613,13 @@ class JobsWhy(TypedDict):
     checks: list[JobsCondition]
 
 
+class KnownAs(TypedDict):
+    """What a provider calls a person for ever."""
+
+    issuer: str
+    subject: str
+
+
 class Ledger(TypedDict):
     occurrences: list[Occurrence]
     next: str | None
@@ -1499,7 +1506,8 @@ class User(TypedDict):
     created_at: str
     updated_at: str
     disabled_at: str | None
-    login: Literal["password", "oidc"]
+    login: Literal["password", "oidc", "none"]
+    identities: list[KnownAs]
     etag: str
 
 

@@ -8,9 +8,9 @@ but for pages of other origins: their requests carry another ``Host``, ``Origin`
 from __future__ import annotations
 
 import hmac
+import itertools
 import re
 from collections.abc import Callable, Iterable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -25,6 +25,8 @@ from duly.web.problems import of_error, problem
 COOKIE, CSRF_HEADER, CSRF_FIELD = "duly_login", "x-csrf-token", "csrf"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 LOCAL = Identity("local", Role.ADMIN, None, key="local")
+#: Cookies of one name that are looked at.
+MOST_COOKIES = 4
 #: Headers that a request has once; and those by which a proxy says that it is one.
 ALONE = (b"host", b"origin", b"authorization", b"sec-fetch-site", b"content-length")
 FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
@@ -109,8 +111,7 @@ class Gate:
             if self._token and hmac.compare_digest(token, self._token):
                 return Identity("token:web_token", Role.ADMIN, None, key="web_token")
             return self.accounts.by_token(token.decode("latin-1"))
-        cookie = read_cookie(headers.get(b"cookie", b""))
-        if cookie is not None:
+        for cookie in read_cookies(headers.get(b"cookie", b"")):
             found = self.accounts.by_login(cookie)
             if found is not None:
                 return found
@@ -126,7 +127,7 @@ class Gate:
 
             from starlette.responses import RedirectResponse
 
-            root = scope.get("root_path", "")
+            root = quote(scope.get("root_path", ""), safe="/~")
             asked = path_of(scope) + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"{root}/login?next={quote(asked, safe='')}", status_code=303)
         said = "A token is needed: Authorization: Bearer …"
@@ -196,15 +197,14 @@ class Gate:
         await problem(413, self._words())(scope, receive, send)
 
 
-def read_cookie(header: bytes) -> str | None:
-    """The login that a Cookie header names."""
-    if COOKIE.encode() not in header:
-        return None
-    try:
-        found = SimpleCookie(header.decode("latin-1")).get(COOKIE)
-    except CookieError:
-        return None
-    return None if found is None else found.value
+def read_cookies(header: bytes, name: str = COOKIE) -> list[str]:
+    """What a Cookie header holds under a name, in its order: that of the longest path first (RFC 6265, 5.4). No more than a few are looked at.
+
+    One that is old, of another place, or that somebody else has left there is no reason not to see the right one.
+    """
+    pairs = (one.partition(b"=") for one in header.split(b";"))
+    found = (value.strip().strip(b'"') for key, _, value in pairs if key.strip() == name.encode())
+    return [value.decode("latin-1") for value in itertools.islice(found, MOST_COOKIES)]
 
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{1,5})?")

@@ -11,11 +11,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import pytest
+from sqlalchemy import text
 from starlette.testclient import TestClient
 
 from accounts.playing import CLIENT, SECRET, Playing, playing
 from duly import Duly
 from duly.accounts.door import Accounts
+from duly.accounts.oidc.flow import Flow, sealed
 from duly.audit.read import TrailFilter, find
 from duly.testing import ManualClock
 from duly.web.app import create
@@ -171,7 +173,9 @@ def test_people_are_known_by_subject_and_not_by_an_address_that_changes(opened: 
         "reason": "name_taken",
         "issuer": provider.url,
         "subject": "another",
+        "name": "ann@example.org",
     }
+    assert trail(app, "LOGIN_FAILED")[0].entity_id == str(Accounts(app).user("ann@example.org").id)
 
 
 def test_an_account_with_a_password_is_never_taken_over_by_its_name(opened: Opened, provider: Playing) -> None:
@@ -256,6 +260,25 @@ def test_what_the_id_token_leaves_out_is_asked_for(opened: Opened, provider: Pla
     }  # fmt: skip
     provider.more["sub"] = "somebody else"
     refused(browser(app).log_in(), 403)
+
+
+def test_blanks_around_a_name_and_another_spelling_of_it_make_nobody_else(opened: Opened, provider: Playing) -> None:
+    app = opened()
+    provider.person["email"] = "zo\u00e9@example.org"
+    assert browser(app).log_in().status_code == 303
+    for number, same in enumerate(("zo\u00e9@example.org ", " zo\u00e9@example.org\t", "zoe\u0301@example.org")):
+        provider.person = {"sub": f"another {number}", "email": same, "email_verified": True}
+        refused(browser(app).log_in(), 409)
+    for odd in (
+        "zo\u00e9\u200b@example.org",
+        "zo\u00e9\u3164@example.org",
+        "zo\u00e9\u202e@example.org",
+        "a  b",
+        "a\nb",
+    ):
+        provider.person = {"sub": "odd", "email": odd, "email_verified": True}
+        refused(browser(app).log_in(), 403)
+    assert [one.name for one in Accounts(app).users()] == ["zo\u00e9@example.org"]
 
 
 # ---------------------------------------------------------------------- a provider that is away, or not believed
@@ -372,6 +395,48 @@ def test_the_provider_that_sends_a_browser_back_is_the_one_it_was_sent_to(opened
     refused(ann.get(ann.at_provider().replace("iss=http", "iss=https")), 502)
     ann.begin()
     refused(ann.get(ann.at_provider().partition("&iss=")[0]), 502)
+
+
+def written(app: Duly) -> int:
+    """Rows that logins leave: flows, accounts, failures, the trail."""
+    tables = ("oidc_flows", "users", "user_identities", "logins", "login_failures", "audit_log")
+    count = app.db.read(lambda c: sum(c.execute(text(f"SELECT count(*) FROM {one}")).scalar_one() for one in tables))
+    assert isinstance(count, int)
+    return count
+
+
+def test_strangers_who_begin_and_never_were_at_the_provider_leave_no_row(opened: Opened, provider: Playing) -> None:
+    app = opened()
+    eve, before = browser(app), written(app)
+    for _ in range(3):
+        asked = eve.begin()
+        refused(eve.get(CALLBACK, params={"state": asked["state"], "code": "made up", "iss": provider.url}), 502)
+    assert written(app) == before
+    assert eve.log_in().status_code == 303
+    assert written(app) > before
+
+
+def test_a_flow_that_this_site_has_not_begun_is_none(opened: Opened, provider: Playing) -> None:
+    app = opened()
+    ann = browser(app)
+    for secret in ("x" * 43, sealed(b"x" * 32, NOW, b""), sealed(b"x" * 32, NOW + timedelta(days=9), b"another")):
+        ann.cookies.set(FLOW, f"{secret}.", domain="duly.example", path="/login/oidc")
+        answer = ann.get(CALLBACK, params={"state": Flow(secret).state, "code": "x", "iss": provider.url})
+        assert "another browser" in refused(answer, 400)
+        ann.cookies.clear()
+    assert [path for path, _ in provider.asked if path == "/token"] == []
+
+
+def test_an_old_cookie_of_a_flow_before_or_behind_the_right_one_does_not_matter(opened: Opened) -> None:
+    app = opened()
+    for stale in ("first", "last"):
+        ann = browser(app)
+        ann.begin("/queues")
+        back, right = ann.at_provider(), ann.cookies[FLOW]
+        ann.cookies.clear()
+        both = [f"{FLOW}={Flow('x').state}.", f"{FLOW}={right}"]
+        came = ann.get(back, headers={"cookie": "; ".join(both if stale == "first" else reversed(both))})
+        assert (came.status_code, came.headers["location"]) == (303, "/queues")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ claim, who has none sees nothing.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from duly.accounts.account import Claimed, LoginRefused, Role, User
+from duly.accounts.account import Claimed, LoginRefused, Role, User, check_user_name
 from duly.accounts.oidc.options import Options
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name
@@ -75,10 +76,14 @@ def _address(claims: Mapping[str, Any], options: Options) -> str | None:
 def _name(claims: Mapping[str, Any], options: Options, address: str | None) -> str:
     for place in options.names:
         found = address if place == "email" else find(claims, place)
+        if isinstance(
+            found, str
+        ):  # blanks around it are no other name, and neither is another spelling of the same characters
+            found = unicodedata.normalize("NFC", found.strip())
         if found in (None, ""):
             continue
         try:
-            return check_name(found, "name")
+            return check_user_name(found)
         except InvalidArgument:
             raise LoginRefused("name", f"What your provider calls you ({place}) cannot be a name here.") from None
     more = " An address that it has not verified is none." if "email" in options.names else ""

@@ -6,6 +6,8 @@ Nobody gets an account of somebody else by having the same name.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import importlib.util
 import secrets
 from collections.abc import Callable, Mapping
@@ -19,7 +21,7 @@ from duly.accounts.account import Claimed, LoginRefused, User
 from duly.accounts.door import LOGGED_IN, LOGIN_FAILED, USER_CHANGED, USER_CREATED, digest
 from duly.accounts.oidc import claims as reading
 from duly.accounts.oidc import options
-from duly.accounts.oidc.flow import LIFE, Flow
+from duly.accounts.oidc.flow import LIFE, Flow, begun, sealed
 from duly.accounts.oidc.options import Options
 from duly.accounts.store import AccountStore
 from duly.jobs.host import Host
@@ -61,24 +63,30 @@ class SignOn:
     # ------------------------------------------------------------------ on the way
 
     def begin(self) -> str:
-        """What the cookie of a new flow holds."""
-        secret = secrets.token_urlsafe(32)
+        """What the cookie of a new flow holds. Nothing is written: anybody can ask for one."""
+        return sealed(secrets.token_bytes(32), self._read(self._app.engine.db.present), self._key)
 
-        def act(c: Connection) -> None:
-            now = self._app.engine.db.present(c)
-            self._store.begin_flow(c, digest(secret), now, LIFE)
+    def resume(self, secret: str) -> tuple[Flow, datetime] | None:
+        """The flow of a cookie, and the time; None for one that is over, or has been taken before. Writes nothing."""
+        at = begun(secret, self._key)
+        if at is None:
+            return None
+        was_taken, now = self._read(lambda c: (self._store.was_taken(c, digest(secret)), self._app.engine.db.present(c)))  # fmt: skip
+        return None if was_taken or at <= now - LIFE else (Flow(secret), now)
 
-        self._write(act)
-        return secret
+    def take(self, secret: str) -> bool:
+        """True once for each flow, in which process ever: for who has come back with what the provider stands for."""
 
-    def take(self, secret: str) -> tuple[Flow, datetime] | None:
-        """The flow of a cookie, and the time; None for one that is over, or has been taken before."""
+        def act(c: Connection) -> bool:
+            return self._store.take_flow(c, digest(secret), self._app.engine.db.present(c), LIFE)
 
-        def act(c: Connection) -> tuple[datetime | None, datetime]:
-            return self._store.take_flow(c, digest(secret)), self._app.engine.db.present(c)
+        return begun(secret, self._key) is not None and self._write(act)
 
-        begun, now = self._write(act)
-        return None if begun is None or begun <= now - LIFE else (Flow(secret), now)
+    @property
+    def _key(self) -> bytes:
+        """The same in each process, and known to no browser where the client has a secret."""
+        o = self.options
+        return hmac.new(o.client_secret.encode(), f"{o.issuer} {o.client_id}".encode(), hashlib.sha256).digest()
 
     # ------------------------------------------------------------------ back again
 
@@ -113,6 +121,9 @@ class SignOn:
         """The account of a person as it is to be from now on; made if there is none. Raises LoginRefused."""
         store = self._store
         known = store.identified(c, claimed.issuer, claimed.subject)
+        if known is not None:  # who is unlinked or disabled while this waits is so afterwards
+            store.hold_user(c, known.id)
+            known = store.identified(c, claimed.issuer, claimed.subject)
         if known is None:
             try:
                 with c.begin_nested():
@@ -122,7 +133,7 @@ class SignOn:
                 # somebody has the name; or it is the same person, from another tab
                 known = store.identified(c, claimed.issuer, claimed.subject)
                 if known is None:
-                    raise LoginRefused("name_taken", f"There is a user {claimed.name!r} already, who is not known to log in with this provider. An administrator can say that it is you (duly users link).") from None  # fmt: skip
+                    raise LoginRefused("name_taken", f"There is a user {claimed.name!r} already, who is not known to log in with this provider. An administrator can say that it is you (duly users link).", claimed.name) from None  # fmt: skip
             else:
                 store.audit(
                     c, f"user:{claimed.name}", USER_CREATED, "user", ident, claimed.tenant, name=claimed.name, role=claimed.role.word, by=OIDC,
@@ -146,10 +157,12 @@ class SignOn:
         user = self._store.identified(c, self.options.issuer, subject) if subject.isprintable() else None
         if user is not None:
             self._store.end_logins(c, user.id)
-        shown = subject if subject.isprintable() else ""
+        shown, told = subject if subject.isprintable() else "", {}
+        if refused.name:  # whose name it is, of whom nothing is touched
+            user, told = self._store.user(c, refused.name), {"name": refused.name}
         self._store.audit(
             c, "anonymous", LOGIN_FAILED, "user", 0 if user is None else user.id, None, level="warning", by=OIDC, reason=refused.reason,
-            issuer=self.options.issuer, subject=shown,
+            issuer=self.options.issuer, subject=shown, **told,
         )  # fmt: skip
 
     # ------------------------------------------------------------------
@@ -157,3 +170,7 @@ class SignOn:
     def _write(self, fn: Callable[[Connection], T]) -> T:
         self._app.open()
         return self._app.engine.db.write(fn)
+
+    def _read(self, fn: Callable[[Connection], T]) -> T:
+        self._app.open()
+        return self._app.engine.db.read(fn)

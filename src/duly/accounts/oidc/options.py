@@ -54,14 +54,14 @@ def read(s: Settings) -> Options | None:
             if getattr(s, name):
                 raise InvalidArgument(name, "is set, and oidc_issuer is not.", "Set DULY_OIDC_ISSUER to the URL of the provider.")  # fmt: skip
         return None
-    _check_url("oidc_issuer", s.oidc_issuer)
+    check_url("oidc_issuer", s.oidc_issuer)
     if not s.oidc_client_id:
         raise InvalidArgument("oidc_client_id", "is not set.", "Set DULY_OIDC_CLIENT_ID to what the provider calls this dashboard.")  # fmt: skip
     scopes = s.oidc_scopes.split()
     if "openid" not in scopes:
         raise InvalidArgument("oidc_scopes", f"is {s.oidc_scopes!r}, without openid.", "Use `openid profile email`, for example.")  # fmt: skip
     if s.oidc_redirect_url:
-        _check_url("oidc_redirect_url", s.oidc_redirect_url)
+        check_url("oidc_redirect_url", s.oidc_redirect_url)
         if not urlsplit(s.oidc_redirect_url).path.endswith(CALLBACK):
             raise InvalidArgument("oidc_redirect_url", f"is {s.oidc_redirect_url!r}.", f"It ends with {CALLBACK}.")
     names = tuple(one.strip() for one in s.oidc_name_claim.split(",") if one.strip())
@@ -108,7 +108,8 @@ def read_roles(text: str) -> dict[str, Role]:
     return out
 
 
-def _check_url(name: str, url: str) -> None:
+def check_url(name: str, url: str) -> None:
+    """Refuse what is no address of a provider. Raises InvalidArgument."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port

@@ -99,6 +99,13 @@ class TokenIn(Strict):
     reason: Reason = ""
 
 
+class KnownAs(BaseModel):
+    """What a provider calls a person for ever."""
+
+    issuer: str
+    subject: str
+
+
 class User(BaseModel):
     """A person who may log in."""
 
@@ -109,9 +116,10 @@ class User(BaseModel):
     created_at: Instant
     updated_at: Instant
     disabled_at: Instant | None
-    login: Literal["password", "oidc"] = Field(
-        description="How they log in: oidc is through the provider of the settings."
-    )
+    login: Literal["password", "oidc", "none"] = Field(
+        description="How they log in: oidc is through a provider; none: they were unlinked from theirs, and have no password yet."
+    )  # fmt: skip
+    identities: list[KnownAs] = Field(description="As whom providers know them.")
 
     @computed_field(description=ETAG)  # type: ignore[prop-decorator]
     @property
@@ -261,5 +269,6 @@ def _token(known: KnownToken, now: datetime) -> Token:
 
 
 def _user(known: KnownUser) -> User:
-    values = {name: getattr(known, name) for name in User.model_fields if name != "role"}
-    return User(**values, role=_word(known.role))
+    values = {name: getattr(known, name) for name in User.model_fields if name not in ("role", "identities")}
+    identities = [KnownAs(issuer=one.issuer, subject=one.subject) for one in known.identities]
+    return User(**values, role=_word(known.role), identities=identities)

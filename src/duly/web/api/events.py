@@ -23,20 +23,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from duly.accounts.account import Identity
+from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.audit.read import Entry, follow, newest
 from duly.audit.seal import gaps_between
 from duly.kernel.errors import DulyError, InvalidArgument
 from duly.kernel.payload import MOST_ID
 from duly.web.api.common import TenantIn, router, whose
-from duly.web.identity import needs
+from duly.web.identity import Standing, needs
 from duly.web.problems import documented, problem
 
 Reader: TypeAlias = Annotated[Identity, needs("audit")]
 #: Streams of one process at once: each asks the database once a second. And of them, those of one tenant, or of one who belongs to none.
 MOST_STREAMS, EACH = 50, 20
-#: Seconds between two looks at the trail; without an event, between two comments that say the stream lives; and after which it ends, so that
-#: a token that was revoked is asked for again.
+#: Seconds between two looks at the trail; without an event, between two comments that say the stream lives; and after which it ends.
 EVERY, BEAT, LONGEST = 1.0, 15.0, 600.0
 #: Rows of one look.
 ROWS = 500
@@ -89,11 +89,11 @@ class Place:
 
 async def frames(
     look: Callable[[Place], Sequence[Entry]], place: Place, tenant: str | None, clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], Any] = asyncio.sleep, fresh: bool = False,
+    pause: Callable[[float], Any] = asyncio.sleep, fresh: bool = False, standing: Standing | None = None,
 ) -> AsyncIterator[bytes]:  # fmt: skip
     """What is sent. ``look`` reads the rows behind a place; those of other tenants than ``tenant`` move the place and are not told.
 
-    ``fresh``: the place is not the one that was asked for, which is too far behind.
+    ``fresh``: the place is not the one that was asked for, which is too far behind. ``standing``: it ends when who listens may no more.
     """
     begun = beat = clock()
     # who was away for too long is told to look at everything anew
@@ -101,6 +101,8 @@ async def frames(
     yield f"retry: 3000\nid: {place.name}\n{reset}\n".encode()
     while clock() - begun < LONGEST:
         try:
+            if standing is not None and not await standing.holds():
+                return
             rows = await run_in_threadpool(look, place)
         except DulyError:
             return  # the database is away: the client comes back, and is told so
@@ -170,7 +172,7 @@ class Stream(StreamingResponse):
 
 
 def routes(app: Duly) -> Any:
-    made, seats = router("audit"), Seats()
+    made, seats, accounts = router("audit"), Seats(), Accounts(app)
 
     @made.get(
         "/events", response_class=StreamingResponse,
@@ -181,8 +183,8 @@ def routes(app: Duly) -> Any:
     ) -> Stream:  # fmt: skip
         """Changes as they happen: events ``change`` with ``{id, action, entity, entity_id, tenant}``, from now on or from ``Last-Event-ID`` on.
 
-        A comment every 15 seconds says that the stream lives. It ends after ten minutes; a browser's
-        EventSource comes back by itself. Who has missed more than ten thousand changes gets an event ``reset``, and is to look anew. An event can
+        A comment every 15 seconds says that the stream lives. It ends after ten minutes, and within seconds when who listens may no more; a
+        browser's EventSource comes back by itself. Who has missed more than ten thousand changes gets an event ``reset``, and is to look anew. An event can
         come twice.
         """
         present = app._read(newest)
@@ -190,7 +192,7 @@ def routes(app: Duly) -> Any:
         fresh = asked is not None and not present - MOST_BEHIND <= asked.last <= present
         place = Place(present) if asked is None or fresh else asked
         return Stream(
-            frames(lambda at: app._read(lambda c: follow(c, at.last, tuple(at.gaps), ROWS)), place, whose(who, tenant), fresh=fresh), seats, who
+            frames(lambda at: app._read(lambda c: follow(c, at.last, tuple(at.gaps), ROWS)), place, whose(who, tenant), fresh=fresh, standing=Standing(accounts, who)), seats, who
         )  # fmt: skip
 
     return made

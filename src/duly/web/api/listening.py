@@ -20,9 +20,9 @@ from duly.kernel.errors import DulyError, InvalidArgument
 from duly.kernel.payload import MOST_ID
 from duly.monitoring.redact import redacted
 from duly.web.api.sessions_out import said_out
+from duly.web.identity import Standing
 
-#: Seconds between two looks at what is being said; without news, between two comments that say the stream lives; and after which it ends, so
-#: that a token that was revoked is asked for again.
+#: Seconds between two looks at what is being said; without news, between two comments that say the stream lives; and after which it ends.
 EVERY, BEAT, LONGEST = 0.25, 15.0, 600.0
 
 
@@ -52,14 +52,17 @@ class Listening:
 
 
 async def frames(
-    look: Callable[[int], Glance], who: Identity, position: int, clock: Callable[[], float], pause: Callable[[float], Any] = asyncio.sleep
+    look: Callable[[int], Glance], who: Identity, position: int, clock: Callable[[], float], pause: Callable[[float], Any] = asyncio.sleep,
+    standing: Standing | None = None,
 ) -> AsyncIterator[bytes]:  # fmt: skip
-    """What is sent. ``look(position)``: how the session stands, and what was said behind that position."""
+    """What is sent. ``look(position)``: how the session stands, and what was said behind that position. ``standing``: it ends when ``who`` may no more."""
     begun = beat = clock()
     shown, stands = "", None
     yield b"retry: 1000\n\n"
     while clock() - begun < LONGEST:
         try:
+            if standing is not None and not await standing.holds():
+                return
             glance = await run_in_threadpool(look, position)
         except DulyError:
             return  # forgotten, or the database is away: who comes back is told so

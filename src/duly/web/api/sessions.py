@@ -13,6 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator, Field
 
 from duly.accounts.account import Identity, Role
+from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.automations.door import Automations
 from duly.kernel.payload import MOST_ID
@@ -46,7 +47,7 @@ from duly.web.api.sessions_out import (
     session_out,
     wanted_out,
 )
-from duly.web.identity import needs
+from duly.web.identity import Standing, needs
 from duly.web.problems import documented
 
 Viewer: TypeAlias = Annotated[Identity, needs("automations")]
@@ -141,14 +142,15 @@ def add(made: APIRouter, app: Duly, door: Callable[[], Automations]) -> None:
         """What is said as it is said: events ``said`` (a message, its id the position), ``partial`` (``{"from", "text"}``: what the AI is
         saying, from that character on), ``state`` (``{"status", "answering", …}``) and ``end``.
 
-        It ends with the session, and after ten minutes: a browser's EventSource comes back by itself. As long as somebody who may act listens, a
+        It ends with the session, after ten minutes, and within seconds when who listens may no more: a browser's EventSource comes back by itself. As long as somebody who may act listens, a
         chat that waits for its slot is wanted.
         """
         at = whose(who)
         position = read_position(last_event_id)
         door().session(id, at)
         listening = Listening(door(), id, at, who.may("automations", Role.OPERATOR), app.engine.clock.monotonic)
-        return Stream(frames(listening.look, who, position, app.engine.clock.monotonic), seats, who)
+        standing = Standing(Accounts(app), who)
+        return Stream(frames(listening.look, who, position, app.engine.clock.monotonic, standing=standing), seats, who)
 
     @made.post("/automations/sessions/{id}/say", response_model=Session, responses=documented(404, 409))
     def say(id: Ident, given: SayIn, who: Operator) -> Session:

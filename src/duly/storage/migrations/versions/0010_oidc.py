@@ -1,4 +1,4 @@
-"""Logging in through OpenID Connect: whom a provider knows as what, and logins that are on their way.
+"""Logging in through OpenID Connect: whom a provider knows as what, and logins that came back from it, each once.
 
 Frozen text, as every revision. A user without a password has an empty text for one, which fits nothing in older code either.
 """
@@ -32,7 +32,7 @@ def upgrade() -> None:
     op.create_table(
         "oidc_flows",
         sa.Column("digest", sa.Text(), nullable=False),
-        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("taken_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_oidc_flows")),
     )
-    op.create_index("ix_oidc_flows_created", "oidc_flows", ["created_at"])
+    op.create_index("ix_oidc_flows_taken", "oidc_flows", ["taken_at"])

@@ -14,7 +14,7 @@ from duly.accounts.account import LONGEST_LOGIN, Throttled
 from duly.accounts.oidc.options import LABEL
 from duly.web.dashboard.desk import Desk, check_csrf, local_path, read_form
 from duly.web.dashboard.moved import root_of
-from duly.web.gate import COOKIE, read_cookie
+from duly.web.gate import COOKIE, read_cookies
 from duly.web.identity import identity_of
 
 
@@ -45,9 +45,7 @@ def routes(desk: Desk) -> APIRouter:
     @made.post("/logout")
     async def log_out(request: Request) -> Response:
         check_csrf(identity_of(request), await read_form(request))
-        had = _cookie(request)
-        if had is not None:
-            await run_in_threadpool(desk.accounts.log_out, had)
+        await _end_logins(desk, request)
         answer = RedirectResponse("/login", status_code=303)
         answer.delete_cookie(COOKIE, **kept(request))
         return answer
@@ -66,9 +64,7 @@ def login_page(desk: Desk, next: str, name: str = "", wrong: str = "", status: i
 
 async def let_in(desk: Desk, request: Request, session: str, to: str) -> Response:
     """The answer to somebody who has logged in. The login that the browser had before ends."""
-    had = _cookie(request)
-    if had is not None:
-        await run_in_threadpool(desk.accounts.log_out, had)
+    await _end_logins(desk, request)
     answer = RedirectResponse(to, status_code=303)
     answer.set_cookie(COOKIE, session, **kept(request), max_age=int(LONGEST_LOGIN.total_seconds()))
     return answer
@@ -84,8 +80,15 @@ def kept(request: Request) -> dict[str, Any]:
     }
 
 
-def _cookie(request: Request) -> str | None:
-    return read_cookie(request.headers.get("cookie", "").encode("latin-1"))
+def cookies(request: Request, name: str = COOKIE) -> list[str]:
+    """Those of a name, in the order of the browser, however many headers they come in."""
+    return read_cookies(b"; ".join(one.encode("latin-1") for one in request.headers.getlist("cookie")), name)
+
+
+async def _end_logins(desk: Desk, request: Request) -> None:
+    """Each that the browser names: none of them lets anybody in afterwards."""
+    for had in cookies(request):
+        await run_in_threadpool(desk.accounts.log_out, had)
 
 
 def _wait(seconds: float) -> str:

@@ -19,7 +19,7 @@ from duly.accounts.oidc.flow import LIFE, Flow
 from duly.accounts.oidc.options import CALLBACK, Options
 from duly.web.dashboard.desk import Desk, local_path
 from duly.web.dashboard.moved import root_of
-from duly.web.dashboard.pages.login import kept, let_in, login_page
+from duly.web.dashboard.pages.login import cookies, kept, let_in, login_page
 
 FLOW = "duly_oidc"
 START = "/login/oidc"
@@ -56,18 +56,23 @@ def routes(desk: Desk) -> APIRouter:
     @made.get(CALLBACK)
     async def come_back(request: Request) -> Response:
         given = _once(request)
-        secret, to = _unpacked(request.cookies.get(FLOW, ""))
-        if not Flow(secret).began(given.get("state", "")):
+        held = [_unpacked(one) for one in cookies(request, FLOW)]
+        secret, to = next((one for one in held if Flow(one[0]).began(given.get("state", ""))), ("", ""))
+        if not secret:
+            to = held[0][1] if held else "/"
             return login_page(desk, to, wrong=STALE, status=400)  # somebody else's, maybe: ours goes on
-        taken = await run_in_threadpool(sign_on.take, secret)
-        if taken is None:
+        resumed = await run_in_threadpool(sign_on.resume, secret)
+        if resumed is None:
             return _over(request, login_page(desk, to, wrong=STALE, status=400))
-        flow, now = taken
+        flow, now = resumed
         try:
             if "error" in given:
                 return _over(request, _turned_back(desk, to, given["error"]))
             _check_issuer(given, await sign_on.provider.discover(), options)
             claims = await sign_on.provider.claims(flow, given.get("code", ""), _redirect_url(request, options), now)
+            # not before: until the provider stands for somebody anybody may be asking, and nothing is written for them
+            if not await run_in_threadpool(sign_on.take, secret):
+                return _over(request, login_page(desk, to, wrong=STALE, status=400))
             session = await run_in_threadpool(sign_on.enter, claims)
         except ProviderFailed as error:
             return failed(request, to, error)
