@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -16,6 +19,7 @@ from duly import Duly
 from duly.accounts.door import Accounts
 from duly.kernel.errors import InvalidArgument
 from duly.web import serve
+from duly.web.ending import Ending
 
 APP = """
 from duly import Duly
@@ -52,6 +56,73 @@ def page(url: str) -> str:
 def address(said: list[str]) -> str:
     line = next(one for one in said if "http://" in one)
     return "http://" + line.partition("http://")[2].split()[0].rstrip(",")
+
+
+#: Sends itself a signal, once, when a module is looked for: in the middle of its start.
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "MODULE":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGNAL)
+
+sys.meta_path.insert(0, Interrupts())
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("module", ["work", "uvicorn", "duly.web.app"])
+def test_a_signal_while_it_starts_ends_duly_web(tmp_path: Path, module: str, number: str) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED.replace("MODULE", module).replace("SIGNAL", number))
+    (tmp_path / "work.py").write_text(APP)
+    web = [sys.executable, "-m", "duly", "web", "work.py", "--port", "0"]
+    done = subprocess.run(
+        web, cwd=tmp_path, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_signal_is_not_lost_where_its_exception_is() -> None:
+    class Server:
+        heard = 0
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            self.heard = sig
+
+    before = signal.getsignal(signal.SIGTERM)
+    reached = False
+    with Ending() as ending:
+        signal.raise_signal(signal.SIGTERM)
+        reached = True
+    assert ending.asked
+    assert not reached
+    with Ending() as ending:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+        server = Server()
+        assert not ending.serves(server)
+    with Ending() as ending:
+        assert ending.serves(server)
+        signal.raise_signal(signal.SIGTERM)
+        assert server.heard == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("command", ["web", "up"])
+def test_it_ends_quietly_while_somebody_follows_changes(tmp_path: Path, command: str) -> None:
+    process, said = begun(tmp_path, command, "work.py", "--port", "0")
+    try:
+        with urllib.request.urlopen(address(said) + "/api/v1/events", timeout=60) as stream:
+            assert stream.readline().startswith(b"retry:")
+            process.send_signal(signal.SIGTERM)
+            stream.read()  # raises where the answer is cut off
+    finally:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "ERROR" not in err
+    assert "Traceback" not in err
 
 
 def test_duly_up_serves_the_dashboard_and_ends_with_it(tmp_path: Path) -> None:  # issue 8

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from duly.cli import show
 from duly.cli.command import Command, state
+
+if TYPE_CHECKING:
+    from duly.web.ending import Ending
 
 
 @click.command(cls=Command)
@@ -26,6 +30,13 @@ def web(target: str | None, host: str, port: int, allow_remote: bool, root_path:
     On an embedded database, on loopback, and as long as there is no account, everybody on this machine is let in. Anything else needs accounts
     (`duly users create`, `duly tokens create`) or DULY_WEB_TOKEN, and is refused without.
     """
+    from duly.web.ending import Ending
+
+    with Ending() as ending:
+        _serve(ending, target, host, port, allow_remote, root_path)
+
+
+def _serve(ending: Ending, target: str | None, host: str, port: int, allow_remote: bool, root_path: str) -> None:
     from duly.monitoring.logs import adopt_logging, event_log
     from duly.web import serve
 
@@ -42,14 +53,18 @@ def web(target: str | None, host: str, port: int, allow_remote: bool, root_path:
         if asked.json:
             show.as_json({"url": url, "api": f"{url}/api/v1", "local": opened})
             return
-        show.say(f"Dashboard at {url}, API at {url}/api/v1 (described at {url}/openapi.json).")
+        if root_path:
+            show.say(f"Listening at {url}, for a proxy that shows it below {root_path} and takes that off.")
+        else:
+            show.say(f"Dashboard at {url}, API at {url}/api/v1 (described at {url}/openapi.json).")
         if opened:
             show.say("There is no account: everybody on this machine may do everything. duly users create makes one.")
         show.say("Ctrl-C stops it.")
 
     try:
         serve.run(
-            app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True, root_path=root_path
-        )
+            app, token, host=host, port=port, allow_remote=allow_remote, told=told, local=True, root_path=root_path,
+            ending=ending,
+        )  # fmt: skip
     finally:
         unheard()

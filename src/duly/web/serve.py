@@ -6,15 +6,15 @@ import contextlib
 import errno
 import importlib.util
 import re
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from duly.app import Duly
 from duly.kernel.errors import InvalidArgument
+from duly.web.ending import Ending, Streams
 
 if TYPE_CHECKING:
     import uvicorn
@@ -25,17 +25,18 @@ HOST, PORT = "127.0.0.1", 8787
 TRIED = 20
 #: What the web needs besides Duly: the extra ``web``.
 NEEDED = ("fastapi", "uvicorn", "jinja2", "argon2")
-_ROOT = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+_ROOT = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)+")
 
 
 def run(
     app: Duly, token: str, *, host: str = HOST, port: int = PORT, allow_remote: bool = False, tenant: str | None = None,
     told: Callable[[str], None] = lambda url: None, local: bool = False, root_path: str = "",
+    ending: Ending | None = None,
 ) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM. ``told`` is called with the URL once connections are taken.
 
     ``local``: may it be a door without accounts, where ``is_local`` allows that? ``root_path``: the path below which a proxy shows it, such as
-    ``/duly``, and which that proxy takes off. Raises InvalidArgument.
+    ``/duly``, and which that proxy takes off. ``ending``: what hears the signals already. Raises InvalidArgument.
     """
     _check(app)
     if root_path and not _ROOT.fullmatch(root_path):
@@ -45,10 +46,11 @@ def run(
         raise InvalidArgument("web_token", "is not set, and nobody is let in without a token or an account.", "Set DULY_WEB_TOKEN, for example to the output of `openssl rand -hex 32`, or make a user: duly users create.")  # fmt: skip
     if not allow_remote and not _is_loopback(host):
         raise InvalidArgument("host", f"is {host}, which other machines can reach.", "Say so with --allow-remote, behind something that speaks TLS.")  # fmt: skip
-    with _listening(host, port) as listener, _quiet():
+    with contextlib.nullcontext(ending) if ending is not None else Ending() as ending, _listening(host, port) as listener:  # fmt: skip
         server = _server(app, token, tenant, opened, root_path)
         told(_url(host, listener))
-        server.run(sockets=[listener])
+        if ending.serves(server):
+            server.run(sockets=[listener])
 
 
 def is_local(app: Duly, token: str, host: str) -> bool:
@@ -121,9 +123,19 @@ def _server(app: Duly, token: str, tenant: str | None, local: bool, root_path: s
 
     from duly.web.app import create
 
-    made = create(app, token, tenant=tenant, local=local)
-    config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3, root_path=root_path)  # fmt: skip
-    return uvicorn.Server(config)
+    class Server(uvicorn.Server):
+        """Leaves signals to ``Ending``, and does not wait for streams that nobody would end."""
+
+        def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+            return contextlib.nullcontext()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            streams.end()
+            await super().shutdown(sockets)
+
+    streams = Streams(create(app, token, tenant=tenant, local=local))
+    config = uvicorn.Config(streams, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3, root_path=root_path)  # fmt: skip
+    return Server(config)
 
 
 def _url(host: str, listener: socket.socket) -> str:
@@ -153,17 +165,3 @@ def _first_free(port: int) -> socket.socket:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise InvalidArgument("port", f"{HOST}:{one} cannot be listened on: {error.strerror or error}.") from None  # fmt: skip
     raise InvalidArgument("port", f"none of {port} to {port + TRIED - 1} is free.", "Run without it: --no-web.")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The server ends in good order on a signal and raises it once more; nobody is to be hit by that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
