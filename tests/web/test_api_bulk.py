@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import Connection, Engine, event, literal, select
+from sqlalchemy import Connection, Engine, event, literal, select, update
 from starlette.testclient import TestClient
 
 from duly import Duly, PermanentError
 from duly.accounts.door import Accounts, csrf_of
+from duly.accounts.tables import users
 from duly.audit.read import TrailFilter, find
-from duly.jobs.tables import jobs_done
+from duly.jobs.tables import jobs, jobs_done
 from duly.testing import ManualClock, drain
-from duly.web.bulk import EACH, TOLD, BulkActs
+from duly.web.bulk import EACH, OF_TENANT, TOLD, BulkActs
 from duly.web.gate import COOKIE
 from web.hands import begin_now, problem, wander
 
@@ -120,7 +121,8 @@ def test_an_act_is_there_for_who_asked_for_it_and_nobody_else(app: Duly, client:
         problem(somebody.get(where), 404)
         problem(somebody.post(f"{where}/undo"), 404)
         assert somebody.get(ACTS).json()["acts"] == []
-    assert asked(other).json()["count"] == 0  # a tenant never another's jobs
+    assert asked(other).json() == {"done": [], "refused": {}, "dry_run": False}  # a tenant never another's jobs
+    problem(asked(other, filter={"queue": "paper", "tenant": "acme"}), 404)
     assert ours.get(where).json()["state"] == "waits"
     assert [(actor, tenant) for actor, tenant, _ in trail(app, action="BULK_PLANNED")][-1] == ("token:test 1", "acme")
 
@@ -303,3 +305,65 @@ def test_an_error_is_looked_for_in_the_index_of_failures(
 
 def test_nothing_that_can_be_thought_of_breaks_the_routes_about_jobs(site: FastAPI, client: Caller) -> None:
     wander(site, client("admin"), "^/api/v1/jobs", 13)
+
+
+def test_what_does_not_fit_any_more_when_an_act_begins_is_left_alone(
+    app: Duly, client: Caller, desks: list[BulkActs], clock: ManualClock
+) -> None:
+    """A job that a worker has begun meanwhile is not stopped by an act on those that waited."""
+    gone, runs = (app.enqueue("tear", {"n": n}).job.id for n in range(2))
+    ann = client("operator")
+    where = asked(ann, "cancel", filter={"queue": "paper", "status": ["queued"]}).headers["location"]
+    app.jobs.cancel(gone)
+    now = clock.now()
+    taken = update(jobs).where(jobs.c.id == runs).values(status="running", lease_token=1, lease_until=now + timedelta(days=1), attempts=1, started_at=now)  # fmt: skip
+    app.db.write(lambda c: c.execute(taken))  # as a worker takes it
+    begin_now(desks)
+    over = ann.get(where).json()
+    assert (over["state"], over["done"], set(over["refused"])) == ("done", 0, {str(gone), str(runs)})
+    assert "is running by now" in over["refused"][str(runs)]
+    assert not app.jobs.get(runs).cancel_requested
+
+
+def test_how_an_act_went_is_on_record(
+    app: Duly, client: Caller, accounts: Accounts, desks: list[BulkActs]
+) -> None:  # X8
+    failed(app)
+    for _ in range(2):
+        asked(client("operator"))
+    accounts.revoke_token(accounts.tokens()[0].id)
+    begin_now(desks)
+    told = {actor: meta for actor, _, meta in trail(app, action="BULK_ENDED")}
+    assert sorted(told) == ["token:test 1", "token:test 2"]
+    lost = [meta["problem"] for meta in told.values() if "problem" in meta]
+    assert len(lost) == 1
+    assert "may not do this any more" in lost[0]
+    assert sorted(meta["done"] for meta in told.values()) == [0, 3]
+
+
+def test_one_tenant_leaves_acts_to_others(app: Duly, client: Caller, desks: list[BulkActs]) -> None:
+    failed(app, tenant="acme")
+    failed(app, tenant="other")
+    given = [asked(client("operator", tenant="acme")).status_code for _ in range(OF_TENANT + 1)]
+    assert given == [202] * OF_TENANT + [429]
+    assert asked(client("operator", tenant="other")).status_code == 202
+    begin_now(desks)
+
+
+@pytest.mark.parametrize("how", ["moved", "password"])
+def test_an_act_of_who_was_moved_or_whose_password_was_replaced_touches_nothing(
+    app: Duly, site: FastAPI, accounts: Accounts, desks: list[BulkActs], clock: ManualClock, how: str
+) -> None:
+    ids = failed(app, tenant="acme")
+    user = accounts.create_user("ann", "a sentence of her own", "operator", tenant="acme")
+    session = accounts.log_in("ann", "a sentence of her own")
+    assert session is not None
+    ann = TestClient(site, cookies={COOKIE: session}, headers={"x-csrf-token": csrf_of(session)})
+    assert asked(ann).status_code == 202
+    clock.advance(1)
+    if how == "moved":  # as a provider's claims do
+        app.db.write(lambda c: c.execute(update(users).where(users.c.id == user.id).values(tenant="other")))
+    else:
+        accounts.change_user("ann", password="another sentence of hers")
+    begin_now(desks)
+    assert states(app, ids) == ["failed"] * 3

@@ -13,7 +13,7 @@ from duly.audit.store import record
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
-from duly.jobs.read import JobFilter
+from duly.jobs.read import JobFilter, conditions
 from duly.jobs.settle import CANCELLED
 from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
@@ -28,6 +28,21 @@ class Bulk:
 
     done: list[int]
     refused: dict[int, str]
+
+
+def _those(f: JobFilter, event: str, force: bool) -> Any:
+    """A query for the ids of jobs that fit a filter and could make the move, oldest first; None where none can. Raises InvalidArgument."""
+    if event == "cancel":
+        states: Sequence[Status] = tuple(LIVE)
+    elif event == "replay":
+        states = (Status.FAILED, Status.CANCELLED, *((Status.SUCCEEDED,) if force else ()))
+    else:
+        raise InvalidArgument("event", f"is {event!r}; it must be cancel or replay.")
+    states = [s for s in states if not f.status or s in f.status]
+    if not states:
+        return None
+    table = jobs if event == "cancel" else jobs_done
+    return select(table.c.id).where(*conditions(table, replace(f, status=tuple(states)))).order_by(table.c.id)
 
 
 class JobAdmin:
@@ -165,21 +180,8 @@ class JobAdmin:
 
     def matching(self, f: JobFilter, event: str, limit: int = 100_000, force: bool = False) -> list[int]:
         """The ids of jobs that fit the filter and could make the move, oldest first. What a dry run shows."""
-        if event == "cancel":
-            states: Sequence[str] = LIVE
-        elif event == "replay":
-            states = (Status.FAILED, Status.CANCELLED, *((Status.SUCCEEDED,) if force else ()))
-        else:
-            raise InvalidArgument("event", f"is {event!r}; it must be cancel or replay.")
-        states = [s for s in (f.status or states) if s in states]
-        if not states:
-            return []
-        wanted = replace(f, status=states)
-        from duly.jobs.read import conditions
-
-        table = jobs if event == "cancel" else jobs_done
-        query = select(table.c.id).where(*conditions(table, wanted)).order_by(table.c.id).limit(limit)
-        return self.db.read(lambda c: list(c.execute(query).scalars()))
+        query = _those(f, event, force)
+        return [] if query is None else self.db.read(lambda c: list(c.execute(query.limit(limit)).scalars()))
 
     def act_on(
         self,
@@ -189,14 +191,27 @@ class JobAdmin:
         reason: str = "",
         tenant: str | None = None,
         force: bool = False,
+        fits: JobFilter | None = None,
     ) -> Bulk:
-        """Cancel or replay many jobs, in transactions of up to 200, each job on its own feet."""
+        """Cancel or replay many jobs, in transactions of up to 200, each job on its own feet. ``fits``: what they were found by, maybe a while
+        ago; one that does not fit it any more is refused."""
         check_text(reason, "reason")
         done: list[int] = []
         refused: dict[int, str] = {}
 
+        def fitting(connection: Connection, part: Sequence[int]) -> Sequence[int]:
+            if fits is None or not part:
+                return part
+            query = _those(replace(fits, ids=part), event, force)
+            return [] if query is None else connection.execute(query).scalars().all()
+
         def one(connection: Connection, ident: int) -> None:
             job = self._locked(connection, ident, tenant)
+            if not fitting(connection, [ident]):
+                allowed = tuple(map(str, fits.status)) if fits is not None else ()
+                raise WrongState(
+                    f"job {ident}, which fitted what was asked for,", f"{job.status} by now", event, allowed
+                )
             if event == "cancel":
                 LIFECYCLE.target(job.status, "cancel")
                 self._cancel(connection, ident, actor, reason)
@@ -213,7 +228,9 @@ class JobAdmin:
                 good: list[int] = []
                 bad: dict[int, str] = {}
                 if event == "cancel":
-                    good, part = self.cancel_waiting(connection, part, actor, reason, tenant)
+                    good, _ = self.cancel_waiting(connection, fitting(connection, part), actor, reason, tenant)
+                    gone = set(good)
+                    part = [ident for ident in part if ident not in gone]
                 for ident in part:
                     try:
                         with connection.begin_nested():

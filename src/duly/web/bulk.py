@@ -5,6 +5,7 @@ They live in the process that was asked: when it ends before one has begun nothi
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import threading
@@ -17,20 +18,21 @@ from duly.accounts.account import Forbidden, Identity, Role
 from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.audit.store import record
+from duly.jobs.read import JobFilter
 from duly.kernel.errors import DulyError, NotFound
 from duly.monitoring.redact import visible
-from duly.web.gate import LOCAL
 from duly.web.problems import Busy
 
 #: For how many seconds an act that is over is told of; jobs of one step.
 KEPT, STEP = 600.0, 200
 #: For how long a button that was pressed is known again.
 PRESSED = 24 * 3600.0
-#: Acts that wait or run at once, of one who asks and of one process; those of one who asks that are over and told of; jobs of one act.
-EACH, MOST, TOLD = 5, 50, 20
+#: Acts that wait or run at once, of one who asks, of one tenant, and of one process; those of one who asks that are over and told of; jobs of
+#: one act.
+EACH, OF_TENANT, MOST, TOLD = 5, 20, 100, 20
 MOST_JOBS = 10_000
 #: Audit actions.
-PLANNED, UNDONE = "BULK_PLANNED", "BULK_UNDONE"
+PLANNED, UNDONE, ENDED = "BULK_PLANNED", "BULK_UNDONE", "BULK_ENDED"
 
 
 @dataclass(slots=True)
@@ -47,10 +49,13 @@ class BulkAct:
     count: int
     reason: str
     force: bool
+    #: What they were found by: one that does not fit it any more when the act begins is refused.
+    fits: JobFilter | None
     #: The page that leads back.
     back: str
     #: When it begins, unless it is undone: for people, aware, in UTC.
     planned_for: datetime
+    asked_at: datetime
     begins_at: float
     state: str = "waits"
     done: int = 0
@@ -84,22 +89,25 @@ class BulkActs:
         return None if found is None else found[0]
 
     def begin(
-        self, who: Identity, event: str, ids: Sequence[int], reason: str, force: bool, *, window: float, back: str = "/jobs", mark: str | None = None
+        self, who: Identity, event: str, ids: Sequence[int], reason: str, force: bool, *, window: float, fits: JobFilter | None = None, back: str = "/jobs",
+        mark: str | None = None,
     ) -> str:  # fmt: skip
         """Plan an act that can be undone for ``window`` seconds. Returns its name. Once for each ``mark``: pressed again, a button begins nothing.
         Raises Busy where too many wait or run."""
         now = self._app._read(self._app.db.present)
         made = BulkAct(
-            secrets.token_urlsafe(12), next(self._numbers), who, event, ids, len(ids), reason, force, back, now + timedelta(seconds=window),
+            secrets.token_urlsafe(12), next(self._numbers), who, event, ids, len(ids), reason, force, fits, back, now + timedelta(seconds=window), now,
             time.monotonic() + window,
         )  # fmt: skip
         with self._lock:
             self._forget()
             if mark is not None and (who.key, mark) in self._pressed:
                 return self._pressed[who.key, mark][0]
-            going = [a.who.key for a in self._acts.values() if a.over_at is None]
-            if going.count(who.key) >= EACH:
+            going = [a.who for a in self._acts.values() if a.over_at is None]
+            if sum(one.key == who.key for one in going) >= EACH:
                 raise Busy(f"{EACH} of your acts")
+            if who.tenant is not None and sum(one.tenant == who.tenant for one in going) >= OF_TENANT:
+                raise Busy(f"{OF_TENANT} acts of your tenant")
             if len(going) >= MOST:
                 raise Busy(f"{MOST} acts")
             self._acts[made.name] = made
@@ -157,23 +165,18 @@ class BulkActs:
             )
         )  # fmt: skip
 
-    def _may_still(self, who: Identity) -> bool:
-        """May who has asked still act on jobs? Rights can be taken away while an act waits or runs; a login may end."""
-        if who == LOCAL:
-            return not self._accounts.exist()
-        if who.user is not None:
-            try:
-                user = self._accounts.user(who.user)
-            except NotFound:
+    def _may_still(self, act: BulkAct) -> bool:
+        """May who has asked still act on these jobs? Rights can be taken away while an act waits or runs, and people are moved to another tenant.
+
+        Who logs out has meant what they asked for; of whose password was replaced meanwhile, nobody knows who has asked.
+        """
+        who = act.who
+        now = self._accounts.still(who)
+        if now is None and who.login and who.user is not None:
+            now = self._accounts.still(replace(who, login=""))
+            if now is not None and self._accounts.user(who.user).updated_at > act.asked_at:
                 return False
-            there, role = user.disabled_at is None and who.key == f"user {user.id}", user.role
-        elif who.key.startswith("token "):
-            now = self._app.db.read(self._app.db.present)
-            token = next((one for one in self._accounts.tokens(who.tenant) if who.key == f"token {one.id}"), None)
-            there, role = token is not None and token.state(now) == "active", who.role
-        else:
-            there, role = True, who.role
-        return there and replace(who, role=role).may("jobs", Role.OPERATOR)
+        return now is not None and now.tenant == who.tenant and now.may("jobs", Role.OPERATOR)
 
     def _run(self, act: BulkAct) -> None:
         act.undone.wait(max(0.0, act.begins_at - time.monotonic()))
@@ -184,10 +187,10 @@ class BulkActs:
         try:
             for start in range(0, len(act.ids), STEP):
                 part = act.ids[start : start + STEP]
-                if not self._may_still(act.who):
+                if not self._may_still(act):
                     raise Forbidden(f"{act.who.actor} may not do this any more.")
                 bulk = self._app.jobs.admin.act_on(
-                    act.event, part, act.who.actor, act.reason, act.who.tenant, act.force
+                    act.event, part, act.who.actor, act.reason, act.who.tenant, act.force, act.fits
                 )
                 act.done += len(bulk.done)
                 act.refused.update(bulk.refused)
@@ -196,4 +199,7 @@ class BulkActs:
             act.problem = visible(str(error)) if isinstance(error, DulyError) else f"{type(error).__name__}."
             act.state = "failed"
         finally:
+            # the jobs have rows of their own; this one says how it went altogether
+            with contextlib.suppress(Exception):
+                self._record(act, ENDED, done=act.done, refused=len(act.refused), problem=act.problem)
             act.ids, act.over_at = (), time.monotonic()

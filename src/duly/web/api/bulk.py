@@ -64,7 +64,7 @@ class JobsBulkIn(Strict):
     dry_run: bool = Field(False, description="Only say which: nothing is done.")
     undo_seconds: int = Field(
         0, ge=0, le=LONGEST,
-        description="Begin only so many seconds later, on the jobs that fit now: until then it can be undone. 0: at once.",
+        description="Begin only so many seconds later, on the jobs that fit now: until then it can be undone. 0: at once. Where none fits there is nothing to undo, and the answer is the usual one.",
     )  # fmt: skip
 
 
@@ -109,14 +109,15 @@ def routes(app: Duly, known: BulkActs) -> Any:
         event: Literal["cancel", "replay"], given: JobsBulkIn, who: Identity, request: Request
     ) -> Acted | JSONResponse:
         app.open()
-        found = app.jobs.admin.matching(_meant(event, given, who), event, given.limit, given.force)
+        meant = _meant(event, given, who)
+        found = app.jobs.admin.matching(meant, event, given.limit, given.force)
         if given.dry_run:
             return Acted(done=found, refused={}, dry_run=True)
-        if given.undo_seconds:
-            name = known.begin(who, event, found, given.reason, given.force, window=given.undo_seconds)
+        if given.undo_seconds and found:
+            name = known.begin(who, event, found, given.reason, given.force, window=given.undo_seconds, fits=meant)
             planned = shown(known.get(name, who.key)).model_dump(mode="json")
             return JSONResponse(planned, 202, {"Location": request.url_for("duly_act", act=name).path})
-        bulk = app.jobs.admin.act_on(event, found, who.actor, given.reason, whose(who), given.force)
+        bulk = app.jobs.admin.act_on(event, found, who.actor, given.reason, whose(who), given.force, meant)
         return Acted(done=bulk.done, refused={str(one): why for one, why in bulk.refused.items()}, dry_run=False)
 
     @made.post("/jobs/cancel", response_model=Acted, responses=PLANNED)

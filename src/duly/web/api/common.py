@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from starlette.convertors import Convertor, register_url_convertor
 
 from duly.accounts.account import Forbidden, Identity
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID, check_name, check_text
 from duly.kernel.recurrence.reading import read_instant
 from duly.web.problems import ProblemRoute, Stale, documented
@@ -68,7 +68,9 @@ ErrorIn = Annotated[Words, Field(min_length=1, max_length=500, description="The 
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many.")]
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the page before.")]
 #: For those who see every tenant: only this one's. Others see their own, and nothing else.
-TenantIn = Annotated[Name | None, Query(description="Only of this tenant. Who belongs to one sees that one anyway.")]
+TenantIn = Annotated[
+    Name | None, Query(description="Only of this tenant. Who belongs to one need not name it, and finds no other: 404.")
+]
 #: Of an answer's body, as of its header.
 ETAG = "Into If-Match of a change of it."
 IfMatch = Annotated[str | None, Header(description="The ETag that was looked at: 412 where it is another by now.")]
@@ -106,13 +108,14 @@ def router(area: str, *statuses: int) -> APIRouter:
 
 
 def whose(who: Identity, tenant: str | None = None) -> str | None:
-    """Whose things are looked at: of who belongs to a tenant, that one's; None is everybody's.
+    """Whose things are meant: of who belongs to a tenant, that one's; None is everybody's.
 
-    Another tenant than one's own has nothing that can be seen: there is none of that name, as far as one can tell.
+    Raises NotFound for another tenant than one's own: as far as one can tell, there is none of that name. (One's own instead of it would be
+    worse: an act would hit what was not meant.)
     """
-    if who.tenant is None:
-        return tenant
-    return who.tenant
+    if who.tenant is not None and tenant not in (None, who.tenant):
+        raise NotFound("tenant", repr(tenant))
+    return who.tenant if who.tenant is not None else tenant
 
 
 def for_whom(who: Identity, tenant: str | None, usual: str) -> str:

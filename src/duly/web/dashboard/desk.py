@@ -11,6 +11,7 @@ import base64
 import binascii
 import hmac
 import itertools
+import re
 import time
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
@@ -261,8 +262,11 @@ def check_csrf(who: Identity | None, fields: dict[str, list[str]]) -> None:
 
 def local_path(given: str) -> str:
     """A path of this site; anything else is the overview, so that nobody is led away from here."""
-    fine = given.startswith("/") and not given.startswith(("//", "/\\")) and given.isprintable() and len(given) <= 2_000
-    return given if fine and "\\" not in given else "/"
+    fine = given.startswith("/") and given.isprintable() and "\\" not in given and len(given) <= 2_000
+    # a browser goes up at two dots, however they are written, and out of where this is mounted
+    steps = re.split("[?#]", given, maxsplit=1)[0].lower().replace("%2e", ".").split("/")[1:]
+    fine = fine and not {".", ".."} & set(steps) and "" not in steps[:-1]
+    return given if fine else "/"
 
 
 def read_flash(packed: str | None) -> tuple[str, str] | None:

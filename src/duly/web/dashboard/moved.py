@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -12,15 +13,20 @@ _LINK = re.compile(rb'(\s(?:href|src|action|formaction|hx-get|hx-post)=")/(?!/)'
 
 
 def root_of(request: Request) -> str:
-    """The path that the application is mounted below; empty at the root."""
+    """The path that the application is mounted below, as links and cookies have it; empty at the root."""
+    return quote(_mounted(request), safe="/~")
+
+
+def _mounted(request: Request) -> str:
     found: str = request.scope.get("root_path", "").rstrip("/")
     return found
 
 
 def path_within(request: Request) -> str:
     """The path that is asked for, within the application."""
-    path, root = request.url.path, root_of(request)
-    return path.removeprefix(root) or "/" if path == root or path.startswith(f"{root}/") else path
+    path, root = request.scope["path"], _mounted(request)
+    within = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
+    return quote(within or "/", safe="/~:@!$&'()*+,;=")
 
 
 def moved(request: Request, answer: Response) -> Response:
@@ -32,7 +38,6 @@ def moved(request: Request, answer: Response) -> Response:
     if to.startswith("/"):
         answer.headers["location"] = root + to
     if isinstance(answer, HTMLResponse):
-        prefix = root.encode("latin-1", "replace")
-        answer.body = _LINK.sub(lambda found: found[1] + prefix + b"/", bytes(answer.body))
+        answer.body = _LINK.sub(lambda found: found[1] + root.encode() + b"/", bytes(answer.body))
         answer.headers["content-length"] = str(len(answer.body))
     return answer

@@ -16,6 +16,7 @@ from duly.jobs.read import JobFilter
 from duly.monitoring.redact import redacted
 from duly.web.api.common import Ident, whose
 from duly.web.dashboard.desk import Act, Desk, acts, sees
+from duly.web.dashboard.moved import root_of
 from duly.web.dashboard.rail import steps
 from duly.web.dashboard.words import plural
 
@@ -87,5 +88,5 @@ def _enqueue(job: Job) -> str:
 
 
 def _curl(request: Request, job: Job) -> str:
-    base = f"{request.url.scheme}://{request.url.netloc}/api/v1/jobs/{job.id}"
+    base = f"{request.url.scheme}://{request.url.netloc}{root_of(request)}/api/v1/jobs/{job.id}"
     return f'curl -H "Authorization: Bearer $DULY_TOKEN" {shlex.quote(base)}'

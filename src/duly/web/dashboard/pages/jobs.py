@@ -7,6 +7,7 @@ carries their numbers, so that its button reaches these and no other, whatever f
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
@@ -163,9 +164,12 @@ def routes(desk: Desk) -> APIRouter:
         begun = desk.bulk.pressed(form.who.key, mark)
         if begun is not None:
             return RedirectResponse(f"/jobs/acts/{begun}", 303)
-        if not app.jobs.admin.matching(JobFilter(tenant=form.who.tenant, ids=ids), event, 1, force):
+        fits = JobFilter(tenant=form.who.tenant, status=tuple(one for one in form.many("status") if one))
+        if not app.jobs.admin.matching(replace(fits, ids=ids), event, 1, force):
             return desk.done(request, form.back, f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")
-        begun = desk.bulk.begin(form.who, event, ids, form.reason, force, window=bulk.WINDOW, back=form.back, mark=mark)
+        begun = desk.bulk.begin(
+            form.who, event, ids, form.reason, force, window=bulk.WINDOW, fits=fits, back=form.back, mark=mark
+        )
         return RedirectResponse(f"/jobs/acts/{begun}", 303)
 
     @made.get("/jobs/acts/{name}")
