@@ -207,7 +207,11 @@ class Accounts:
                 raise InvalidArgument("subject", f"would be a second one: {name!r} is known as {shown}.", "Unlink that, or say --also (also=True).")  # fmt: skip
             if not force and issuer != self._app.settings.oidc_issuer and self._is_last(c, known):
                 raise InvalidArgument("issuer", f"is not the provider that the settings name, and {name!r} is the last administrator who can log in.", "Set DULY_OIDC_ISSUER to it, make another administrator, or say --force (force=True).")  # fmt: skip
-            self._store.identify(c, issuer, subject, known.id, now)
+            try:
+                with c.begin_nested():
+                    self._store.identify(c, issuer, subject, known.id, now)
+            except IntegrityError:  # they came for the first time at this moment
+                raise InvalidArgument("subject", "is known already, as somebody who has just come.") from None
             self._store.change_user(c, known.id, now, password="")
             self._store.end_logins(c, known.id)
             self._store.audit(
