@@ -293,10 +293,12 @@ def test_depths_are_counted_as_far_as_they_are_asked_for(app: Duly, clock: Manua
     clock.advance(1)
     app.enqueue("greet", queue="a", priority=-5, run_at=clock.now() - timedelta(days=1))
     app.enqueue_many("greet", [{}, {}], queue="b", tenant="acme")
-    [a, b] = app.db.read(lambda c: depths(c, clock.now(), cap=10))
+    [a, b] = app.db.read(lambda c: depths(c, clock.now(), cap=10, together=20))
     assert (a.queue, a.ready, a.oldest) == ("a", 10, clock.now() - timedelta(days=1))
     assert (b.queue, b.ready) == ("b", 2)
     assert (a.at_least, b.at_least) == ({"ready"}, set())
+    whole = app.db.read(lambda c: depths(c, clock.now()))
+    assert [(d.ready, d.oldest, d.at_least) for d in whole] == [(31, a.oldest, set()), (2, b.oldest, set())]
     assert [d.queue for d in app.db.read(lambda c: depths(c, clock.now(), "acme"))] == ["b"]
     assert [d.queue for d in app.db.read(lambda c: depths(c, clock.now(), queue="a"))] == ["a"]
 
@@ -315,6 +317,21 @@ def test_of_what_is_not_due_yet_all_queues_are_counted_together_and_a_cut_is_tol
     due = app.db.read(lambda c: depths(c, clock.now()))
     assert [(d.ready, d.later, d.oldest) for d in due] == [(6, 0, clock.now() - timedelta(seconds=1))] * 2
     assert altogether(due).ready == 12
+
+
+def test_no_queue_is_hidden_by_however_many_others(
+    app: Duly, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tenant fills queues by the hundred; everybody's view still has all of them."""
+    monkeypatch.setattr("duly.jobs.survey.HOPS", 5)
+    for n in range(12):
+        app.enqueue("greet", queue=f"!{n:02}", tenant="evil")
+    app.enqueue_many("greet", [{}, {}], queue="mail", tenant="acme")
+    names = [f"!{n:02}" for n in range(12)] + ["mail"]
+    whole, deep = (app.db.read(lambda c, t=t: depths(c, clock.now(), together=t)) for t in (100, 10))
+    assert [d.queue for d in whole] == [d.queue for d in deep] == names
+    assert (whole[-1].ready, whole[-1].at_least) == (2, set())
+    assert (deep[-1].ready, deep[-1].at_least) == (1, {"ready"})  # named, and not counted
 
 
 def test_the_pace_is_told_by_minute_and_tenant(app: Duly, clock: ManualClock) -> None:

@@ -83,11 +83,10 @@ def lapsed(connection: Connection, before: datetime) -> Lapsed:
 
 # ---------------------------------------------------------------------- for those who look all the time
 
-#: The most queues, and priorities of one queue, that are told apart.
-HOPS = 500
-#: For what no index counts queue by queue: the most rows that are read, of all queues together.
-TOGETHER = 50_000
-
+#: Of a backlog that is deeper than it is read: the queues that are counted, the priorities of one that are told apart, and the queues that are named.
+HOPS, NAMED = 500, 10_000
+#: The most rows that are read of what is ready, and of what is for later, of all queues together.
+TOGETHER = 100_000
 
 Counted = Literal["ready", "later", "running"]
 
@@ -120,57 +119,59 @@ def altogether(stands: Sequence[Depth]) -> Depth:
 def depths(
     connection: Connection, now: datetime, tenant: str | None = None, queue: str | None = None, cap: int = 10_000, together: int = TOGETHER
 ) -> list[Depth]:  # fmt: skip
-    """What stands in each queue, by name. However deep a backlog is, no more than ``cap`` ready rows of a queue are read, and no more than
-    ``together`` of those that wait or run.
+    """What stands in each queue, by name: exactly, as long as no more than ``together`` jobs are ready and no more are for later.
 
-    For the backlog of one tenant, rows of others that stand before it are passed by.
+    Of a deeper backlog ``cap`` ready jobs of a queue are counted, and each queue is named. Of deeper plans only ``together`` jobs are looked at:
+    then ``later`` is in each ``at_least``, and a queue may be missing whose jobs are all for later. For the backlog of one tenant, rows of others
+    that stand before it are passed by.
     """
     c: Any = jobs.c
     mine = [*([c.tenant == tenant] if tenant is not None else []), *([c.queue == queue] if queue is not None else [])]
-    ready, oldest = _ready(connection, mine, cap)
-    due = [text(DUE), c.due_at <= now, *mine]
-    promoted = select(c.queue, c.run_at).where(*due).order_by(c.due_at).limit(together).subquery()
-    found = 0
-    for name, n, at in connection.execute(
-        select(promoted.c.queue, func.count(), func.min(promoted.c.run_at)).group_by(promoted.c.queue)
-    ):
-        found += n
-        ready[name] = ready.get(name, 0) + n
-        oldest[name] = min(at, oldest.get(name, at))
-    later = _by_queue(connection, [text(DUE), c.due_at > now, *mine], together)
-    running = _by_queue(connection, [text(RUNNING), *mine], together)
-    cut: dict[Counted, bool] = {"later": sum(later.values()) >= together, "running": sum(running.values()) >= together}
-    return [
-        Depth(
-            n, min(ready.get(n, 0), cap), later.get(n, 0), running.get(n, 0), oldest.get(n),
-            frozenset([kind for kind, is_so in {**cut, "ready": ready.get(n, 0) >= cap or found >= together}.items() if is_so]),
-        )
-        for n in sorted({*ready, *later, *running})
-    ]  # fmt: skip
+    found = _ready(connection, mine, cap, together)
+    due, due_cut = _by_queue(connection, [text(DUE), c.due_at <= now, *mine], together)
+    later, later_cut = _by_queue(connection, [text(DUE), c.due_at > now, *mine], together)
+    running, running_cut = _by_queue(connection, [text(RUNNING), *mine], together)
+    cut = {"ready": due_cut, "later": later_cut, "running": running_cut}
+    out = []
+    for name in sorted({*found, *due, *later, *running}):
+        stands, promoted = found.get(name, _Stands()), due.get(name, _Stands())
+        oldest = min((at for at in (stands.oldest, promoted.oldest) if at is not None), default=None)
+        kinds: list[Counted] = ["ready", "later", "running"]
+        at_least = frozenset(kind for kind in kinds if cut[kind] or (kind == "ready" and stands.is_more))
+        out.append(
+            Depth(name, stands.count + promoted.count, later.get(name, _Stands()).count, running.get(name, _Stands()).count, oldest, at_least)
+        )  # fmt: skip
+    return out
 
 
-def _by_queue(connection: Connection, where: list[Any], most: int) -> dict[str, int]:
-    some = select(jobs.c.queue).where(*where).limit(most).subquery()
-    rows = connection.execute(select(some.c.queue, func.count()).group_by(some.c.queue))
-    return {row[0]: row[1] for row in rows}
+@dataclass(frozen=True, slots=True)
+class _Stands:
+    count: int = 0
+    oldest: datetime | None = None
+    is_more: bool = False
 
 
-def _ready(connection: Connection, mine: list[Any], cap: int) -> tuple[dict[str, int], dict[str, datetime]]:
-    """Hops along the index of claims, from queue to queue, and from priority to priority for the oldest of each."""
+def _by_queue(connection: Connection, where: list[Any], most: int) -> tuple[dict[str, _Stands], bool]:
+    """(counts by queue, are there more rows than were looked at?)"""
+    some = select(jobs.c.queue, jobs.c.run_at).where(*where).limit(most).subquery()
+    rows = connection.execute(select(some.c.queue, func.count(), func.min(some.c.run_at)).group_by(some.c.queue))
+    found = {name: _Stands(count, oldest) for name, count, oldest in rows}
+    return found, sum(one.count for one in found.values()) >= most
+
+
+def _ready(connection: Connection, mine: list[Any], cap: int, together: int) -> dict[str, _Stands]:
+    """All of it in one look; where that is cut, hops along the index of claims, from queue to queue and from priority to priority."""
+    found, is_cut = _by_queue(connection, [text(READY), *mine], together)
+    if not is_cut:
+        return found
     c: Any = jobs.c
-    ready = [text(READY), *mine]
-    counted: dict[str, int] = {}
-    oldest: dict[str, datetime] = {}
-    name, priority = "", None
-    for _ in range(HOPS):
-        first = select(c.queue).where(*ready, c.queue > name).order_by(c.queue, c.priority.desc()).limit(1)
-        found = connection.execute(first).scalar()
-        if found is None:
-            break
-        name, priority = found, None
-        its = [*ready, c.queue == name]
+    names = _names(connection, [text(READY), *mine])
+    out = {name: _Stands(1, None, True) for name in names[HOPS:]}
+    for name in names[:HOPS]:
+        its = [text(READY), *mine, c.queue == name]
         some = select(c.id).where(*its).limit(cap).subquery()
-        counted[name] = connection.execute(select(func.count()).select_from(some)).scalar_one()
+        count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+        oldest, priority = None, None
         for _ in range(HOPS):
             lower: list[Any] = [] if priority is None else [c.priority < priority]
             query = (
@@ -180,8 +181,19 @@ def _ready(connection: Connection, mine: list[Any], cap: int) -> tuple[dict[str,
             if row is None:
                 break
             priority = row.priority
-            oldest[name] = min(row.run_at, oldest.get(name, row.run_at))
-    return counted, oldest
+            oldest = min(row.run_at, oldest or row.run_at)
+        out[name] = _Stands(count, oldest, count >= cap)
+    return out
+
+
+def _names(connection: Connection, where: list[Any]) -> list[str]:
+    """Queues with such rows, by name, each found by one look into the index."""
+    name = jobs.c.queue
+    hops = select(select(func.min(name)).where(*where).scalar_subquery().label("queue")).cte("hops", recursive=True)
+    behind = select(func.min(name)).where(*where, name > hops.c.queue).scalar_subquery()
+    hops = hops.union_all(select(behind).where(hops.c.queue.is_not(None)))
+    rows = connection.execute(select(hops.c.queue).where(hops.c.queue.is_not(None)).limit(NAMED))
+    return sorted(rows.scalars())
 
 
 @dataclass(frozen=True, slots=True)

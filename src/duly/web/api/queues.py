@@ -64,10 +64,12 @@ class Queue(BaseModel):
     """A queue: what stands in it, who serves it, what governs it. Instants are UTC."""
 
     name: str
-    ready: int = Field(description=f"Jobs that could be claimed if nothing held the queue, counted as far as {CAP:,}.")
+    ready: int = Field(description="Jobs that could be claimed if nothing held the queue.")
     later: int = Field(description="Jobs that are not due yet.")
     running: int
-    at_least: list[Counted] = Field(description="Numbers that were not counted to the end.")
+    at_least: list[Counted] = Field(
+        description="Numbers that were not counted to the end. With `later`, queues may be missing whose jobs are all for later."
+    )
     oldest: Instant | None = Field(description="The earliest instant that one of the ready was planned for.")
     workers: int = Field(description="Living workers that serve it.")
     limit: int | None

@@ -181,7 +181,7 @@ class QueueDepth(BaseModel):
     later: int
     running: int
     oldest: Instant | None
-    at_least: list[Counted] = Field(description="Numbers that were not counted to the end.")
+    at_least: list[Counted] = Field(description="Numbers that were not counted to the end. With `later`, queues may be missing whose jobs are all for later.")  # fmt: skip
 
 
 class Oldest(BaseModel):
@@ -209,7 +209,7 @@ class Totals(BaseModel):
     ready: int
     later: int
     running: int
-    at_least: list[Counted] = Field(description="Numbers that were not counted to the end.")
+    at_least: list[Counted] = Field(description="Numbers that were not counted to the end. With `later`, queues may be missing whose jobs are all for later.")  # fmt: skip
     succeeded: int
     failed: int
     cancelled: int
@@ -234,7 +234,9 @@ class Overview(BaseModel):
     now: Instant
     online: bool
     gate_reason: str | None
-    capped_at: int = Field(description="As far as the ready jobs of a queue are counted.")
+    capped_at: int = Field(
+        description="As far as the ready jobs of a queue are counted where more than a hundred thousand are ready."
+    )
     queues: list[QueueDepth]
     oldest: Oldest | None
     minutes: list[Minute] = Field(description="The earliest first.")
