@@ -6,7 +6,7 @@ asked apart, waits almost a day for a tick after midnight, and turns false again
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 
@@ -16,8 +16,10 @@ from duly.rounds.round import LIFECYCLE, OPEN_FOR, Status
 
 #: A prompt is not chosen again within so many rounds (R000-7).
 NO_REPEAT = 7
-#: The planning tick runs at the full hour (R000-3). Only the outlook (``upcoming``) counts on it.
+#: The planning tick runs at the full hour (R000-3) where nothing else is said.
 PLAN_EVERY = timedelta(hours=1)
+#: Dates that the outlook asks: passes at an odd hour may all come too late for a round that was moved.
+MOST_DATES = 370
 
 #: A group whose round was moved, and that is free again later than this after its local time, waits for the next date: so it comes back to
 #: its hour.
@@ -27,6 +29,8 @@ LATE = timedelta(hours=2)
 NO_ELIGIBLE_PROMPT = "NO_ELIGIBLE_PROMPT"
 INACTIVE, LIVE, COOLDOWN, DATE_TAKEN, NOT_DUE = "inactive", "live", "cooldown", "date_taken", "not_due"
 HOUR_PASSED = "hour_passed"
+#: No pass of the planning tick is in sight: its schedule is paused, or at its end.
+UNPLANNED = "unplanned"
 #: Somebody else has the group's lock, or was there first.
 LOCKED, LOST = "locked", "lost"
 
@@ -187,12 +191,15 @@ class Upcoming:
     reason: str = ""
 
 
-def upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None = None, late: timedelta = LATE) -> Upcoming:
+def upcoming(
+    facts: GroupFacts, now: datetime, due_at: datetime | None = None, late: timedelta = LATE, passes: Callable[[datetime], datetime | None] | None = None
+) -> Upcoming:  # fmt: skip
     """When the next round of a group opens, if nothing is changed and the ticks come in time.
 
-    ``due_at``: of the round that is scheduled, if there is one; ``late`` as in ``plan_round``. A round that is only foreseen is planned at the full hour after its
-    group is free, which decides its date. Raises InvalidArgument as ``plan_round``.
+    ``due_at``: of the round that is scheduled, if there is one; ``late`` as in ``plan_round``; ``passes``: the first pass of the planning tick at or after an
+    instant. A round that is only foreseen is planned by the first pass after its group is free, which decides its date. Raises InvalidArgument as ``plan_round``.
     """
+    following = passes or full_hour
     latest = facts.rounds[0] if facts.rounds else None
     if not facts.is_active:
         return Upcoming(facts.id, None, reason=INACTIVE)
@@ -201,16 +208,20 @@ def upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None = None, l
         return Upcoming(facts.id, at, latest.scheduled_for, planned=True)
     if not facts.prompts:
         return Upcoming(facts.id, None, reason=NO_ELIGIBLE_PROMPT)
-    at = full_hour(now)
+    free = now
     if latest is not None and latest.close_at is not None:
-        at = full_hour(max(now, latest.close_at + facts.cooldown))
+        free = max(now, latest.close_at + facts.cooldown)
+    at = following(free)
     taken, drop_time = {past.scheduled_for for past in facts.rounds}, read_drop_time(facts.drop_time)
-    while True:
+    for _ in range(MOST_DATES):
+        if at is None:
+            return Upcoming(facts.id, None, reason=UNPLANNED)
         today = local_date(at, facts.zone)
         opens = instant_on(today, drop_time, facts.zone)
         if today not in taken and (latest is None or not latest.moved or at - opens <= late):
             return Upcoming(facts.id, max(opens, at), today)
-        at = full_hour(next_date(today, facts.zone))
+        at = following(next_date(today, facts.zone))
+    return Upcoming(facts.id, None, reason=HOUR_PASSED)
 
 
 def next_date(day: date, zone: str) -> datetime:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, time, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, select
@@ -17,7 +18,7 @@ from sqlalchemy import Connection, select
 from duly.audit.store import record
 from duly.jobs.host import Host as AnyHost
 from duly.kernel.errors import InvalidArgument, NotFound, brief
-from duly.kernel.localtime import in_utc, zone
+from duly.kernel.localtime import TICK, in_utc, zone
 from duly.kernel.owned import OnePer
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import Cron
@@ -84,6 +85,8 @@ class Rounds:
     ) -> None:  # fmt: skip
         self._app, self._draw = app, draw or random.SystemRandom().random
         self._kept: Records | None = None
+        #: When the planning tick runs, as far as it was said here.
+        self._planning: Cron | None = None
         read_drop_time(app.settings.rounds_drop_time, "rounds_drop_time")
         read_cooldown(app.settings.rounds_cooldown, "rounds_cooldown")
         self._telling = Telling(
@@ -130,6 +133,7 @@ class Rounds:
             raise InvalidArgument(other, "is no tick.", f"Ticks are {', '.join(SCHEDULES)}.")
         for kind, (cron, priority) in SCHEDULES.items():
             when = Cron(crons.get(kind, cron), tz="UTC")
+            self._planning = when if kind == "plan" else self._planning
             self._app.schedule(f"rounds.{kind}", when, f"ROUNDS_{kind.upper()}", overlap="skip", priority=priority)
 
     # ------------------------------------------------------------------ ticks
@@ -217,9 +221,28 @@ class Rounds:
             query = select(r.group_id, r.due_at).where(r.group_id.in_(idents), r.status == "scheduled")
             due = {row.group_id: row.due_at for row in c.execute(query)}
             late = max(LATE, timedelta(seconds=s.rounds_late_open_limit))
-            return [_upcoming(known[ident][1], at, due.get(ident), late) for ident in idents if ident in known]
+            passes = self._passes(c)
+            return [_upcoming(known[ident][1], at, due.get(ident), late, passes) for ident in idents if ident in known]
 
         return self._read(ask)
+
+    def _passes(self, connection: Connection) -> Callable[[datetime], datetime | None] | None:
+        """The first pass of the planning tick at or after an instant: as its schedule stands, or as it will be written; None where nothing is said."""
+        from duly.schedules.store import ScheduleStore
+
+        found = ScheduleStore(self._db).find(connection, "rounds.plan", self._tenant(None))
+        if found is None or found.spec is None:
+            declared = self._planning
+            return None if declared is None else lambda instant: declared.next_after(instant - TICK)
+        spec, is_paused = found.spec, found.paused_at is not None
+
+        @cache
+        def passes(instant: datetime) -> datetime | None:
+            first = instant if spec.starts_at is None else max(instant, spec.starts_at)
+            at = None if is_paused else spec.recurrence.next_after(first - TICK)
+            return None if at is None or (spec.ends_at is not None and at >= spec.ends_at) else at
+
+        return passes
 
     # ------------------------------------------------------------------ what members do
 
@@ -507,9 +530,11 @@ def _status(value: Status | str) -> Status:
         raise InvalidArgument("status", f"is {value!r}.", f"Use one of {', '.join(Status)}.") from None
 
 
-def _upcoming(facts: GroupFacts, now: datetime, due_at: datetime | None, late: timedelta) -> Upcoming:
+def _upcoming(
+    facts: GroupFacts, now: datetime, due_at: datetime | None, late: timedelta, passes: Callable[[datetime], datetime | None] | None
+) -> Upcoming:  # fmt: skip
     try:
-        return upcoming(facts, now, due_at, late)
+        return upcoming(facts, now, due_at, late, passes)
     except InvalidArgument as error:
         return Upcoming(facts.id, None, reason=str(error))
 

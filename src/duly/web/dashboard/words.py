@@ -5,6 +5,7 @@ Each state has a colour, a shape and a word, so that none of the three is needed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,8 @@ KINDS = {
     "bad": ("failed", "raised", "missed", "broken", "critical", "error", "offline", "silent", "dead", "failure"),
     "off": ("cancelled", "skipped", "paused", "off", "closed", "ended", "cleared", "info", "expired", "revoked", "removed", "disabled"),
 }  # fmt: skip
+#: An instant in UTC as sentences have it.
+_INSTANT = re.compile(r"(?<![\w:+-])\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?Z(?!\w)", re.ASCII)
 _KIND = {word: kind for kind, words in KINDS.items() for word in words}
 
 
@@ -53,14 +56,27 @@ def utc(instant: datetime) -> str:
     return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def when(instant: datetime | None, empty: str = "") -> Markup:
-    """An instant. A script shows it in the viewer's zone; UTC stands in the title."""
+def when(instant: datetime | str | None, empty: str = "") -> Markup:
+    """An instant, or a sentence with instants in it. A script shows them in the viewer's zone; UTC stands in the title."""
+    if isinstance(instant, str):
+        return _sentence(instant)
     if instant is None:
         return Markup("{}").format(empty)
     stamp = utc(instant)
     return Markup('<time datetime="{iso}Z" title="{stamp} UTC" data-when>{stamp} UTC</time>').format(
         iso=stamp.replace(" ", "T"), stamp=stamp
     )
+
+
+def _sentence(text: str) -> Markup:
+    out, end = Markup(""), 0
+    for found in _INSTANT.finditer(text):
+        try:
+            shown = when(datetime.fromisoformat(found[0].replace("Z", "+00:00")))
+        except ValueError:  # no such day
+            continue
+        out, end = out + text[end : found.start()] + shown, found.end()
+    return out + text[end:]
 
 
 def ago(instant: datetime | None, now: datetime, empty: str = "") -> Markup:

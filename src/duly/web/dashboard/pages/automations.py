@@ -13,7 +13,9 @@ from duly.accounts.account import Identity, Role
 from duly.automations.automation import Automation
 from duly.automations.controller import QUEUE
 from duly.automations.door import Automations
-from duly.automations.session import Session, SessionType, Status
+from duly.automations.protocol import FINISH
+from duly.automations.records import Call
+from duly.automations.session import CallStatus, Session, SessionType, Status
 from duly.jobs.ask import WORKER_GONE
 from duly.kernel.errors import NotFound
 from duly.kernel.payload import MOST_ID
@@ -84,7 +86,7 @@ def routes(desk: Desk) -> APIRouter:
         return desk.page(
             request, "session.html", f"Session {id}", s=found, said=said, calls={(one.round, one.call_id): one for one in calls}, holder=holder,
             rounds=room().rounds(id, mine)[-50:], is_chat=found.type is SessionType.CHAT, words=ending(found), served=served(),
-            results={one.call_id: one for one in calls},
+            standing=standing, results={one.call_id: one for one in calls},
         )  # fmt: skip
 
     # ------------------------------------------------------------------ acts
@@ -166,6 +168,15 @@ def ending(s: Session) -> str:
         return "lost its worker"
     words = {"NETWORK_ERROR": "lost the network", "SUSPENDED": "paused", "TIMEOUT": "timed out", "ERROR": "failed"}
     return words.get(s.end_reason.value, s.end_reason.value.lower())
+
+
+def standing(name: str, call: Call | None, s: Session) -> str:
+    """The kind of mark of a call that was asked for. ``finish`` calls nothing, and nothing is under way in a session that has ended."""
+    if call is None and name == FINISH:
+        return "good"
+    if call is not None and not call.is_open:
+        return {CallStatus.DONE: "good", CallStatus.UNKNOWN: "warn"}.get(call.status, "bad")
+    return "off" if s.status is Status.ENDED else "busy"
 
 
 def _last(room: Automations, a: Automation) -> Session | None:

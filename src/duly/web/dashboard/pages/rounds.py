@@ -5,6 +5,7 @@ Taking part is here as it is over REST: an operator writes for a member. What me
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
@@ -20,7 +21,7 @@ from duly.kernel.payload import check_text
 from duly.kernel.recurrence.reading import read_duration
 from duly.rounds import read
 from duly.rounds.group import Channel, Group, read_drop_time
-from duly.rounds.plan import INACTIVE, NO_ELIGIBLE_PROMPT, Upcoming
+from duly.rounds.plan import HOUR_PASSED, INACTIVE, NO_ELIGIBLE_PROMPT, UNPLANNED, Upcoming
 from duly.rounds.round import OPEN_FOR, Round, Status, takes_part
 from duly.rounds.rounds import SCHEDULES, Rounds
 from duly.web.api.common import Cursor, Ident, at_first_use, below, for_whom, number_or_name, page, whose
@@ -36,7 +37,12 @@ Tenant: TypeAlias = Annotated[str, Query(max_length=200)]
 GROUPS, OPEN, PAST, SHOWN, PASSES = 60, 50, 30, 200, 6
 #: Of a band, in its own units: four minutes to each.
 WIDTH = 360
-REASONS = {NO_ELIGIBLE_PROMPT: "no active prompt", INACTIVE: "paused"}
+REASONS = {
+    NO_ELIGIBLE_PROMPT: "no active prompt",
+    INACTIVE: "paused",
+    UNPLANNED: "nothing plans it",
+    HOUR_PASSED: "planning comes too late for its hour",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ def routes(desk: Desk) -> APIRouter:
         rows = sorted((row(one, live.get(one.id), outlook.get(one.id), usual, now) for one in kept), key=lambda one: (one["minute"], one["group"].name))  # fmt: skip
         return desk.page(
             request, "rounds.html", "Rounds", **facts, rows=rows, past=past, now=now, several=mine is None, width=WIDTH, address=address, home=home,
+            drop=next_drop(facts["standing"].due_at, coming),
             ticks=[tick for kind in SCHEDULES for tick in door.ticks(kind, 1)] if mine is None else None, drop_usual=usual,
             following=query("/rounds", cursor=following, groups=groups) if following else None, first=query("/rounds", groups=groups) if cursor else None,
             further=query("/rounds", groups=more) if more else None, begin="/rounds" if groups else None,
@@ -250,6 +257,14 @@ def home(g: Group, **more: Any) -> str:
 
 def address(r: Round) -> str:
     return query(f"/rounds/{r.id}", tenant=r.tenant)
+
+
+def next_drop(due_at: datetime | None, coming: Iterable[Upcoming]) -> tuple[datetime | None, bool]:
+    """(when a round opens next, whether it is planned already). ``due_at``: of those that are planned, in all groups. Pure."""
+    foreseen = min((one.at for one in coming if one.at is not None and not one.planned), default=None)
+    if foreseen is None or (due_at is not None and due_at <= foreseen):
+        return due_at, True
+    return foreseen, False
 
 
 def row(g: Group, live: Round | None, coming: Upcoming | None, usual: str, now: datetime) -> dict[str, Any]:
