@@ -68,6 +68,7 @@ def test_a_database_that_duly_cannot_use_is_said(project: Project) -> None:
         ({"ENGINE": "django.db.backends.sqlite3", "NAME": "file:x.db?mode=rw"}, 1, "duly.E001"),
         ({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}, 0, "duly.W002"),
         (project.database({}), 0, "duly.W003"),
+        (project.database() | {"AUTOCOMMIT": False}, 0, "duly.W004"),
         (project.database(), 0, "no issues"),
         (Project.database(type("", (), {"url": POSTGRES})()), 0, "no issues"),  # type: ignore[arg-type]
     ):

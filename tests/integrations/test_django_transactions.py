@@ -54,6 +54,39 @@ tell("the key is free", app.enqueue("elsewhere", {"n": 1}, key="once").created)
     ]  # fmt: skip
 
 
+def test_without_autocommit_a_job_goes_with_the_transaction_or_is_refused(project: Project, empty_url: str) -> None:
+    told = project.program("""
+from duly import UnsafeSession
+
+def attempt(name):
+    try:
+        return tasks.confirm.using(key=name).enqueue(0).job.id
+    except UnsafeSession as error:
+        return str(error)
+
+connection.ensure_connection()
+transaction.set_autocommit(False)
+first = attempt("first")
+transaction.rollback()
+with transaction.atomic(), transaction.atomic():
+    second = attempt("second")
+transaction.rollback()
+transaction.set_autocommit(True)
+tell(first, second, len(jobs()))
+with transaction.atomic(), transaction.atomic():
+    attempt("third")
+tell(len(jobs()))
+""")
+    (first, second, left), *after = told
+    assert (left, after) == (0, [1])
+    if empty_url.startswith("sqlite"):
+        assert first == second
+        assert "enqueue inside of transaction.atomic()" in first
+    else:
+        assert isinstance(first, int)
+        assert isinstance(second, int)
+
+
 def test_a_savepoint_that_is_rolled_back_takes_its_jobs_along(project: Project) -> None:
     assert project.program("""
 class Stop(Exception): ...

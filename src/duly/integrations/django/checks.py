@@ -42,17 +42,26 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def _check_sqlite(alias: str) -> list[CheckMessage]:
-    mode = str(connections[alias].settings_dict["OPTIONS"].get("transaction_mode") or "DEFERRED").upper()
-    if mode != "DEFERRED":
-        return []
-    return [
-        Warning(
-            f"Transactions of DATABASES[{alias!r}] begin deferred. Beside a worker, one that reads before it writes fails at once with "
-            "'database is locked', whatever the timeout.",
-            hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 30}.',
-            id="duly.W003",
+    found: list[CheckMessage] = []
+    if not connections[alias].settings_dict["AUTOCOMMIT"]:
+        found.append(
+            Warning(
+                f"DATABASES[{alias!r}] is SQLite with autocommit off. Its savepoints do not hold then, and jobs are not enqueued.",
+                hint='Leave "AUTOCOMMIT" out, and enqueue inside of transaction.atomic().',
+                id="duly.W004",
+            )
         )
-    ]
+    mode = str(connections[alias].settings_dict["OPTIONS"].get("transaction_mode") or "DEFERRED").upper()
+    if mode == "DEFERRED":
+        found.append(
+            Warning(
+                f"Transactions of DATABASES[{alias!r}] begin deferred. Beside a worker, one that reads before it writes fails at once with "
+                "'database is locked', whatever the timeout.",
+                hint='Set "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 30}.',
+                id="duly.W003",
+            )
+        )
+    return found
 
 
 def check_tables(**_: Any) -> list[CheckMessage]:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Engine, NullPool
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
-from duly.kernel.errors import SchemaMissing
+from duly.kernel.errors import SchemaMissing, UnsafeSession
 from duly.storage import migrate
 
 
@@ -79,12 +79,14 @@ class Guest:
     def join(self, *, check: bool = True, write: bool = True) -> Iterator[Connection]:
         """A connection of SQLAlchemy in Django's transaction, or in one of its own where none is open (to ``write``).
 
-        Raises SchemaMissing where Duly's tables are not there, SynchronousOnlyOperation on an event loop, and what Django raises of
-        its database.
+        Raises SchemaMissing where Duly's tables are not there, UnsafeSession on SQLite with autocommit off, SynchronousOnlyOperation on
+        an event loop, and what Django raises of its database.
         """
         wrapper: Any = connections[self.alias]
         _synchronous()
         own = wrapper.get_autocommit() and write
+        if check and write:
+            self._check_savepoints(wrapper)
         with transaction.atomic(using=self.alias) if own else contextlib.nullcontext():
             wrapper.validate_no_broken_transaction()
             with wrapper.wrap_database_errors:
@@ -119,6 +121,15 @@ class Guest:
         with engine.connect() as connection:
             dialect.initialize(connection)
         return engine
+
+    def _check_savepoints(self, wrapper: Any) -> None:
+        # within ``atomic`` it is None too: there Django says BEGIN itself
+        if wrapper.vendor == "sqlite" and wrapper.connection.isolation_level is not None:
+            raise UnsafeSession(
+                f"jobs are not written to the SQLite database {self.alias!r} while Django's autocommit is off: a savepoint of atomic() may be "
+                'committed there by itself, and its jobs would stay when the rest is rolled back. Leave "AUTOCOMMIT" and '
+                "transaction.set_autocommit() alone, and enqueue inside of transaction.atomic()."
+            )
 
     def _check(self, connection: Connection, wrapper: Any) -> None:
         name = str(wrapper.settings_dict["NAME"])
