@@ -20,9 +20,12 @@
     for (const one of all("input[data-zone]", within)) one.value = zone;
   }
 
+  // Where the dashboard begins: this script lies in static/ below it. Cookies are sent no further.
+  const home = new URL("..", document.currentScript.src).pathname;
+
   // Calendars are drawn on the server, which knows the viewer's zone from this cookie; one that was drawn before it was there is drawn anew.
   if (!document.cookie.includes(`duly_zone=${zone};`) && !document.cookie.endsWith(`duly_zone=${zone}`)) {
-    document.cookie = `duly_zone=${zone}; path=/; max-age=31536000; SameSite=Lax`;
+    document.cookie = `duly_zone=${zone}; path=${home}; max-age=31536000; SameSite=Lax`;
     const drawn = document.querySelector("[data-zone-is]");
     if (drawn && drawn.dataset.zoneIs !== zone && document.cookie.includes(`duly_zone=${zone}`)) location.reload();
   }
