@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from duly import Duly
 from duly.accounts.door import Accounts
@@ -413,6 +415,20 @@ def test_a_person_logs_in_acts_and_logs_out(app: Duly, town: Town) -> None:
             assert "user:ann" in made.text()
             made.press("Log out", "header")
             made.until(lambda: made.driver.current_url.endswith("/login"))
+            assert made.complaints() == []
+        finally:
+            made.driver.quit()
+
+
+def test_the_cookie_of_the_zone_stays_below_the_mount(app: Duly, town: Town) -> None:
+    for site in serve(Starlette(routes=[Mount("/duly", app=create(app, local=True))])):
+        made = Browser(site)
+        try:
+            made.see("/duly/calendar")
+            made.until(lambda: "Days of Europe/Rome" in made.text())
+            kept = made.driver.get_cookie("duly_zone")
+            assert kept is not None
+            assert kept["path"] == "/duly/"
             assert made.complaints() == []
         finally:
             made.driver.quit()
