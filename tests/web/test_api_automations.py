@@ -270,8 +270,10 @@ def test_another_tenants_automations_and_sessions_are_not_there(client: Client, 
     talk = chat(operator, tenant="acme")["session"]["id"]
     other = client("operator", tenant="other")
     at = "?tenant=acme"
-    assert [a["name"] for a in other.get(f"{PATH}{at}").json()["automations"]] == ["mine"]
-    assert other.get(f"{SESSIONS}{at}").json()["sessions"] == []
+    assert [a["name"] for a in other.get(PATH).json()["automations"]] == ["mine"]
+    assert other.get(SESSIONS).json()["sessions"] == []
+    problem(other.get(f"{PATH}{at}"), 404)
+    problem(other.get(f"{SESSIONS}{at}"), 404)
     for path in (
         f"{PATH}/{ident}",
         f"{PATH}/brief",
@@ -288,9 +290,10 @@ def test_another_tenants_automations_and_sessions_are_not_there(client: Client, 
         problem(other.post(f"{SESSIONS}/{talk}/{act}{at}"), 404)
     problem(other.post(f"{SESSIONS}/{talk}/say{at}", json={"text": "Hello?"}), 404)
     # a slot that both want is held; by whom is not told, and of the others' own there is nothing
-    assert [(s["name"], s["held"], s["session_id"]) for s in other.get(f"{PATH}/slots{at}").json()["slots"]] == [
+    assert [(s["name"], s["held"], s["session_id"]) for s in other.get(f"{PATH}/slots").json()["slots"]] == [
         ("default", True, None)
     ]
+    problem(other.get(f"{PATH}/slots{at}"), 404)
     assert [s["name"] for s in operator.get(f"{PATH}/slots{at}").json()["slots"]] == ["default", "theirs"]
     assert problem(other.post(f"{PATH}/events/e{at}"), 422)["field"] == "tenant"
     assert problem(other.post(f"{PATH}/chats", json={"tenant": "acme"}), 422)["field"] == "tenant"
