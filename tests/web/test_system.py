@@ -65,7 +65,8 @@ def test_a_tenant_sees_its_own_trail(app: Duly, client: Caller) -> None:
     mine = app.enqueue("greet", tenant="acme").job.id
     app.jobs.cancel(mine, "not needed")
     app.jobs.cancel(app.enqueue("greet", tenant="other").job.id)
-    found = client(tenant="acme").get("/api/v1/audit", params={"tenant": "other"}).json()["entries"]
+    assert client(tenant="acme").get("/api/v1/audit", params={"tenant": "other"}).status_code == 404
+    found = client(tenant="acme").get("/api/v1/audit").json()["entries"]
     assert {e["tenant"] for e in found} == {"acme"}
     assert str(mine) in [e["entity_id"] for e in found if e["action"] == "JOB_CANCELLED"]
 
@@ -171,7 +172,8 @@ def test_the_overview_says_how_things_stand(app: Duly, client: Caller, clock: Ma
     assert said["system"] == {
         "workers": 0, "unserved": ["mail"], "alerts_raised": 0, "alerts_critical": 0, "alerts_noted": 0, "judged_at": None,
     }  # fmt: skip
-    mine = client(tenant="other").get("/api/v1/overview", params={"tenant": "acme"}).json()
+    assert client(tenant="other").get("/api/v1/overview", params={"tenant": "acme"}).status_code == 404
+    mine = client(tenant="other").get("/api/v1/overview").json()
     assert [(q["queue"], q["ready"], q["later"]) for q in mine["queues"]] == [("mail", 0, 1)]
     assert (mine["oldest"], mine["totals"]["succeeded"], mine["system"]) == (None, 0, None)
 

@@ -142,7 +142,7 @@ def test_a_tenant_sees_its_own_and_nothing_else(person: Callable[..., Person], t
                 for foreign in ("newsletter.send", "report.build", "example.org", "briefing", "user:ann"):
                     assert foreign not in re.sub(r"by user:ann", "", answer.text), (name, foreign)
         assert "map.render" in theirs.get("/jobs").text
-        assert theirs.get("/jobs?tenant=default").text.count("map.render") == theirs.get("/jobs").text.count("map.render")  # fmt: skip
+        assert theirs.get("/jobs?tenant=default").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from duly.web.problems import documented, problem
 
 Reader: TypeAlias = Annotated[Identity, needs("audit")]
 #: Streams of one process at once: each asks the database once a second. And of them, those of one tenant, or of one who belongs to none.
-MOST_STREAMS, EACH = 50, 20
+MOST_STREAMS, EACH = 100, 20
 #: Seconds between two looks at the trail; without an event, between two comments that say the stream lives; and after which it ends.
 EVERY, BEAT, LONGEST = 1.0, 15.0, 600.0
 #: Rows of one look.
