@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from duly import DatabaseUnavailable, Duly
+from duly.jobs.survey import altogether, depths
 from duly.kernel.events import Event
 
 
@@ -102,14 +103,14 @@ class Progress:
 
     def _look(self) -> None:
         try:
-            tally = self._app.db.read(self._app.engine.reader.tally)
+            stands = self._app.db.read(lambda c: depths(c, self._app.db.present(c), queue=self._queue))
         except DatabaseUnavailable:
             return  # the worker tells, and tries again
-        mine = next((t for t in tally if t["queue"] == self._queue), {"ready": 0, "running": 0, "later": 0})
-        if self._burst is None and any(mine[name] for name in ("ready", "running", "later")):
+        mine = altogether(stands)
+        if self._burst is None and (mine.ready or mine.running or mine.later):
             self._burst = Burst()
         if self._burst is not None:
-            self._burst.ready, self._burst.running, self._burst.later = mine["ready"], mine["running"], mine["later"]
+            self._burst.ready, self._burst.running, self._burst.later = mine.ready, mine.running, mine.later
 
     def _watch(self) -> None:
         quiet = 0
