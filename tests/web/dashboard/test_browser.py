@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 import uvicorn
+from sqlalchemy import delete
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from duly import Duly
 from duly.accounts.door import Accounts
+from duly.accounts.tables import logins, users
 from duly.web.app import create
 from web.dashboard.conftest import PASSWORD
 from web.dashboard.scene import SETTINGS, Town, clock, fill
@@ -418,6 +420,8 @@ def test_a_person_logs_in_acts_and_logs_out(app: Duly, town: Town) -> None:
             assert made.complaints() == []
         finally:
             made.driver.quit()
+            # the door of the other tests of this module is open as long as there is nobody, whichever of them comes next
+            app.db.write(lambda c: [c.execute(delete(table)) for table in (logins, users)])
 
 
 def test_the_cookie_of_the_zone_stays_below_the_mount(app: Duly, town: Town) -> None:
