@@ -176,11 +176,13 @@ def routes(desk: Desk) -> APIRouter:
     def show(request: Request, who: Viewer, name: str) -> Response:
         """How far an act on many is."""
         found = desk.bulk.get(name, who.key)
+        over = found.over_at is not None  # asked first: what is told of one that is over is the whole of it
         return desk.page(
             request,
             "jobs_bulk.html",
             f"{ACTS[found.event]} jobs",
             a=found,
+            over=over,
             verb=ACTS[found.event],
             told=bulk.told(found),
         )
