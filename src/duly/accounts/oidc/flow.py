@@ -10,19 +10,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+
+from duly.kernel.clock import from_micros, to_micros
 
 #: A flow that has not come back within this is over.
 LIFE = timedelta(minutes=10)
-
-
 #: Random bytes, the time in microseconds, and its seal: a multiple of three, so that there is one way to write them.
 _BITS, _TIME, _SEAL = 32, 8, 17
 
 
 def sealed(bits: bytes, now: datetime, key: bytes) -> str:
     """What the cookie of a new flow holds. ``bits``: 32 random bytes. ``key``: what the seal of its time is made with."""
-    raw = bits + ((now - _EPOCH) // timedelta(microseconds=1)).to_bytes(_TIME)
+    raw = bits + to_micros(now).to_bytes(_TIME)
     return _text(raw + _seal(raw, key))
 
 
@@ -36,10 +36,7 @@ def begun(secret: str, key: bytes) -> datetime | None:
         return None
     if not hmac.compare_digest(raw[-_SEAL:], _seal(raw[:-_SEAL], key)):
         return None
-    return _EPOCH + timedelta(microseconds=int.from_bytes(raw[_BITS:-_SEAL]))
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+    return from_micros(int.from_bytes(raw[_BITS:-_SEAL]))
 
 
 def _seal(raw: bytes, key: bytes) -> bytes:
