@@ -228,6 +228,7 @@ class Rounds:
 
     def _passes(self, connection: Connection) -> Callable[[datetime], datetime | None] | None:
         """The first pass of the planning tick at or after an instant: as its schedule stands, or as it will be written; None where nothing is said."""
+        from duly.schedules.plan import Facts, next_planned
         from duly.schedules.store import ScheduleStore
 
         found = ScheduleStore(self._db).find(connection, "rounds.plan", self._tenant(None))
@@ -238,9 +239,8 @@ class Rounds:
 
         @cache
         def passes(instant: datetime) -> datetime | None:
-            first = instant if spec.starts_at is None else max(instant, spec.starts_at)
-            at = None if is_paused else spec.recurrence.next_after(first - TICK)
-            return None if at is None or (spec.ends_at is not None and at >= spec.ends_at) else at
+            facts = Facts(spec.recurrence, spec.policies, instant, spec.starts_at, spec.ends_at)
+            return None if is_paused else next_planned(facts, instant - TICK)
 
         return passes
 
