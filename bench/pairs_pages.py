@@ -35,11 +35,14 @@ def _pages(n: int) -> dict[str, Any]:
     app.migrate()
     app.schedule("nightly", _nightly(), "task 1")
     app.schedules.sync()
-    last, failed = _fill(app, n)
+    _, failed = _fill(app, n)
     answer: dict[str, Any] = {}
     paths = {
         "overview": "/", "jobs": "/jobs", "jobs, failed": "/jobs?status=failed", "jobs, ready": "/jobs?status=queued&queue=queue+3",
-        "jobs, one task": "/jobs?task=task+7", "jobs, one tenant": "/jobs?tenant=tenant+1", "jobs, far behind": f"/jobs?below={last // 2}",
+        "jobs, one task": "/jobs?task=task+7", "jobs, one tenant": "/jobs?tenant=tenant+1", "jobs, before 6 days": "/jobs?before=6d",
+        "jobs, since 6 hours": "/jobs?since=6h", "jobs, one error": "/jobs?error=Timeout", "jobs, an error of none": "/jobs?error=Nope",
+        "jobs, a key of none": "/jobs?key=nope", "jobs, nothing fits": "/jobs?queue=queue+3&task=task+7", "jobs, cancelled": "/jobs?status=cancelled",
+        "jobs, what a replay would do": "/jobs/act?queue=queue+3&event=replay", "publishing": "/publishing", "workflows": "/workflows",
         "a job": f"/jobs/{failed}", "failures": "/failures", "queues": "/queues", "schedules": "/schedules", "calendar": "/calendar", "audit": "/audit",
         "find a job": f"/jobs/go?q={failed}", "API: overview": "/api/v1/overview", "API: jobs": "/api/v1/jobs?limit=100",
         "API: count": "/api/v1/jobs/count?status=succeeded", "API: queues": "/api/v1/queues",
@@ -79,14 +82,14 @@ def _fill(app: Any, n: int) -> tuple[int, int]:
             at = now - timedelta(days=7) * (1 - ident / n)
             row: dict[str, Any] = {
                 "id": ident, "tenant": f"tenant {ident % 3}", "queue": f"queue {ident % 10}", "task": f"task {ident % 30}", "priority": 0,
-                "status": "queued", "run_at": at, "input": '{"n": 1}', "attempts": 0, "max_attempts": 4, "created_at": at,
+                "status": "queued", "run_at": at, "input": {"n": 1}, "attempts": 0, "max_attempts": 4, "created_at": at,
             }  # fmt: skip
             if is_live:
                 later = ident % 5 == 0
                 live.append({**row, "due_at": now + timedelta(seconds=ident % 90_000) if later else None})
                 continue
             bad = pick.random() < FAILED
-            error = f'{{"type": "{pick.choice(ERRORS)}", "message": "no answer"}}' if bad else None
+            error = {"type": pick.choice(ERRORS), "message": "no answer"} if bad else None
             began = at + timedelta(seconds=pick.random() * 3)
             done.append({
                 **row, "status": "failed" if bad else "succeeded", "attempts": 4 if bad else 1, "error": error, "worker": "w", "started_at": began,

@@ -23,9 +23,9 @@ from duly.jobs.calendars import Calendars
 from duly.jobs.codec import encode_plain
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import Enqueued, Job
 from duly.jobs.queues import QueueSettings
-from duly.jobs.read import JobFilter
 from duly.jobs.session import borrowed
 from duly.jobs.task import Options, Task
 from duly.jobs.why import Check

@@ -37,8 +37,8 @@ import pytest
 import duly
 from duly.automations.session import CALL_LIFECYCLE
 from duly.automations.session import LIFECYCLE as SESSION
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIFECYCLE, Job
-from duly.jobs.read import JobFilter
 from duly.jobs.task import Options, Task
 from duly.kernel import errors
 from duly.publishing.state import LIFECYCLE as PUBLICATION

@@ -28,7 +28,7 @@ from contract.hands import (
     working,
 )
 from duly import Context, Duly, InvalidArgument, KeyConflict, NotFound, Status, WrongState
-from duly.jobs.read import JobFilter
+from duly.jobs.filter import JobFilter
 from duly.jobs.survey import depths
 from duly.kernel.outcome import Outcome
 from duly.testing import ManualClock, drain

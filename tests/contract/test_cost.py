@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 from contract.hands import NOON, K, run_sql
 from duly import Duly, Status
 from duly.jobs.ask import facts
-from duly.jobs.read import JobFilter
+from duly.jobs.filter import JobFilter
 from duly.jobs.settle import Claimed, settle
 from duly.kernel.outcome import Outcome
 from duly.testing import ManualClock

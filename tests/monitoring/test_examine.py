@@ -13,7 +13,7 @@ from duly import Daily, Duly, Every
 from duly.audit import read as trail
 from duly.audit.seal import Sealer
 from duly.jobs import survey
-from duly.jobs.read import JobFilter
+from duly.jobs.filter import JobFilter
 from duly.jobs.worker import Worker
 from duly.monitoring.examine import examine, wake_facts
 from duly.monitoring.health import Grade, judge

@@ -21,8 +21,8 @@ from duly.cli.times import PAST, SPAN, before, relative, span, stamp
 
 if TYPE_CHECKING:
     from duly.app import Duly
+    from duly.jobs.filter import JobFilter
     from duly.jobs.job import Job
-    from duly.jobs.read import JobFilter
     from duly.jobs.survey import Bunch
 
 STATUSES = ("queued", "running", "succeeded", "failed", "cancelled")
@@ -60,8 +60,8 @@ _CHOICES = ("status", "queue", "task", "tenant", "key", "parent", "error", "sinc
 
 def _filter(app: Duly, given: dict[str, Any], event: str = "") -> JobFilter:
     """What the options mean. ``event``: for which act; live jobs are cancelled, whatever they have failed with before."""
+    from duly.jobs.filter import JobFilter, of_error
     from duly.jobs.job import Status
-    from duly.jobs.read import JobFilter, of_error
 
     now = app.engine.clock.now()
     wanted = JobFilter(

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Text, cast, delete, false, func, insert, lite
 from duly.audit.store import record
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
-from duly.jobs.read import JobFilter, conditions
+from duly.jobs.look import streams
 from duly.jobs.settle import CANCELLED
 from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
@@ -30,8 +31,8 @@ class Bulk:
     refused: dict[int, str]
 
 
-def _those(f: JobFilter, event: str, force: bool) -> Any:
-    """A query for the ids of jobs that fit a filter and could make the move, oldest first; None where none can. Raises InvalidArgument."""
+def _those(connection: Connection, f: JobFilter, event: str, force: bool, limit: int) -> list[int]:
+    """The ids of jobs that fit a filter and could make the move, oldest first, at most so many. Raises InvalidArgument."""
     if event == "cancel":
         states: Sequence[Status] = tuple(LIVE)
     elif event == "replay":
@@ -40,9 +41,13 @@ def _those(f: JobFilter, event: str, force: bool) -> Any:
         raise InvalidArgument("event", f"is {event!r}; it must be cancel or replay.")
     states = [s for s in states if not f.status or s in f.status]
     if not states:
-        return None
-    table = jobs if event == "cancel" else jobs_done
-    return select(table.c.id).where(*conditions(table, replace(f, status=tuple(states)))).order_by(table.c.id)
+        return []
+    found: list[int] = []
+    for part in streams(connection, replace(f, status=tuple(states))):
+        c = part.table.c
+        query = select(c.id).where(*part.base, *part.rest).order_by(c.id).limit(limit)
+        found += connection.execute(query).scalars()
+    return sorted(found)[:limit]
 
 
 class JobAdmin:
@@ -180,8 +185,7 @@ class JobAdmin:
 
     def matching(self, f: JobFilter, event: str, limit: int = 100_000, force: bool = False) -> list[int]:
         """The ids of jobs that fit the filter and could make the move, oldest first. What a dry run shows."""
-        query = _those(f, event, force)
-        return [] if query is None else self.db.read(lambda c: list(c.execute(query.limit(limit)).scalars()))
+        return self.db.read(lambda c: _those(c, f, event, force, limit))
 
     def act_on(
         self,
@@ -202,8 +206,7 @@ class JobAdmin:
         def fitting(connection: Connection, part: Sequence[int]) -> Sequence[int]:
             if fits is None or not part:
                 return part
-            query = _those(replace(fits, ids=part), event, force)
-            return [] if query is None else connection.execute(query).scalars().all()
+            return _those(connection, replace(fits, ids=part), event, force, len(part))
 
         def one(connection: Connection, ident: int) -> None:
             job = self._locked(connection, ident, tenant)

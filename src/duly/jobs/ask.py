@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import Connection, and_, func, or_, select
 
 from duly.jobs.engine import Engine
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIVE
 from duly.jobs.queues import QueueSettings
-from duly.jobs.read import JobFilter
 from duly.jobs.tables import jobs
 from duly.jobs.why import Check, WhyFacts, WorkerFacts, why
 

@@ -2,101 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, literal, literal_column, null, select
+from sqlalchemy import Connection, select
 
-from duly.jobs.job import ENDED, LIVE, Attempt, Job, Status
-from duly.jobs.tables import LONGEST_CLASS, NO_CLASS, attempts, error_class, jobs, jobs_done, system_state, workers
+from duly.jobs.filter import JobFilter, done_rows, live_rows, to_job
+from duly.jobs.job import Attempt, Job
+from duly.jobs.look import Look, Tally, look, tally
+from duly.jobs.tables import attempts, jobs, jobs_done, system_state, workers
 from duly.kernel.errors import InvalidArgument, NotFound
-from duly.kernel.payload import MOST_ID
 from duly.storage.database import Database
-from duly.storage.types import Instant
-
-_FIELDS = [
-    "id", "tenant", "queue", "task", "status", "priority", "input", "key", "concurrency_key", "parent_id", "created_at", "run_at",
-    "attempts", "max_attempts", "worker", "started_at", "output", "error", "cost_cents", "remote_id", "meta",
-]  # fmt: skip
-_LIVE_ONLY = ["due_at", "next_retry_at", "lease_until", "waits_for_children", "cancel_requested"]
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs. Everything given must hold."""
-
-    tenant: str | None = None
-    #: One status or several.
-    status: Sequence[str] = ()
-    queue: str | None = None
-    task: str | None = None
-    key: str | None = None
-    parent_id: int | None = None
-    #: Only jobs that ended (or, for live ones, were made) at or after / before these instants.
-    since: datetime | None = None
-    before: datetime | None = None
-    ids: Sequence[int] = ()
-    #: The class of its error, such as ``Timeout``; ``NO_CLASS``: an error that names none.
-    error: str | None = None
-
-    def __post_init__(self) -> None:
-        given = (self.status,) if isinstance(self.status, str) else self.status
-        for name in given:
-            if name not in set(Status):
-                raise InvalidArgument("status", f"is {name!r}.", f"Use one of: {', '.join(Status)}.")
-        object.__setattr__(self, "status", tuple(Status(name) for name in given))
-
-
-def of_error(f: JobFilter) -> JobFilter:
-    """The same; where a class of errors is given and no status, of jobs that failed: these are found by an index."""
-    return replace(f, status=(Status.FAILED,)) if f.error is not None and not f.status else f
-
-
-def _live() -> Select[Any]:
-    return select(
-        *(jobs.c[n] for n in _FIELDS), *(jobs.c[n] for n in _LIVE_ONLY), null().cast(Instant).label("finished_at")
-    )
-
-
-def _done() -> Select[Any]:
-    none: dict[str, Any] = {n: null().cast(Instant).label(n) for n in ("due_at", "next_retry_at", "lease_until")}
-    none |= {n: literal(False).label(n) for n in ("waits_for_children", "cancel_requested")}
-    return select(*(jobs_done.c[n] for n in _FIELDS), *(none[n] for n in _LIVE_ONLY), jobs_done.c.finished_at)
-
-
-def to_job(row: Any) -> Job:
-    values = dict(row._mapping)
-    values["status"] = Status(values["status"])
-    values["waits_for_children"] = bool(values["waits_for_children"])
-    values["cancel_requested"] = bool(values["cancel_requested"])
-    return Job(**values)
-
-
-def conditions(table: Any, f: JobFilter) -> list[Any]:
-    """The WHERE of a filter on one of the two tables."""
-    c, out = table.c, []
-    for name in ("tenant", "queue", "task", "key", "parent_id"):
-        value = getattr(f, name)
-        if value is not None:
-            out.append(c[name] == value)
-    if f.status == (Status.FAILED,):
-        out.append(c.status == literal_column("'failed'"))  # a constant: SQLite takes a partial index for nothing less
-    elif f.status:
-        out.append(c.status.in_([str(s) for s in f.status]))
-    if f.ids:
-        out.append(c.id.in_(f.ids))
-    if f.error is not None:
-        out.append(error_class(c.error) == f.error[:LONGEST_CLASS])
-        if f.error == NO_CLASS:
-            out.append(c.error.is_not(None) | (c.status == "failed"))
-    moment = c.finished_at if "finished_at" in c else c.created_at
-    if f.since is not None:
-        out.append(moment >= f.since)
-    if f.before is not None:
-        out.append(moment < f.before)
-    return out
 
 
 class JobReader:
@@ -118,7 +34,7 @@ class JobReader:
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             # A job that ends between two reads is found in the second, one that is replayed between them in the third.
-            for query, table in ((_live(), jobs), (_done(), jobs_done), (_live(), jobs)):
+            for query, table in ((live_rows(), jobs), (done_rows(), jobs_done), (live_rows(), jobs)):
                 part = [ident for ident in part if ident not in out]
                 if not part:
                     break
@@ -128,28 +44,23 @@ class JobReader:
 
     def find(self, connection: Connection, f: JobFilter, limit: int = 50, below: int | None = None) -> list[Job]:
         """Jobs by filter, newest first. ``below`` is the last id of the page before."""
+        return self.look(connection, f, limit, below).jobs
+
+    def look(
+        self, connection: Connection, f: JobFilter, limit: int, below: int | None = None, seconds: float | None = None
+    ) -> Look:
+        """The same for those who wait: it stops after so many seconds, and says how far it came."""
         if not 1 <= limit <= 10_000:
             raise InvalidArgument("limit", f"is {limit}; it must be between 1 and 10,000.")
-        parts = []
-        for query, table, states in ((_live(), jobs, LIVE), (_done(), jobs_done, ENDED)):
-            if f.status and not set(f.status) & set(states):
-                continue
-            query = query.where(*conditions(table, f))
-            if below is not None:
-                query = query.where(table.c.id < min(below, MOST_ID))
-            parts.append(query.order_by(table.c.id.desc()).limit(limit))
-        out = [to_job(row) for query in parts for row in connection.execute(query)]
-        return sorted(out, key=lambda j: -j.id)[:limit]
+        return look(connection, f, limit, below, seconds)
 
     def count(self, connection: Connection, f: JobFilter, cap: int = 100_000) -> int:
         """How many jobs, counted up to ``cap``."""
-        total = 0
-        for table, states in ((jobs, LIVE), (jobs_done, ENDED)):
-            if f.status and not set(f.status) & set(states):
-                continue
-            inner = select(literal(1)).select_from(table).where(*conditions(table, f)).limit(cap).subquery()
-            total += connection.execute(select(func.count()).select_from(inner)).scalar_one()
-        return min(total, cap)
+        return tally(connection, f, cap).count
+
+    def tally(self, connection: Connection, f: JobFilter, cap: int, seconds: float) -> Tally:
+        """The same for those who wait: it stops after so many seconds, and says whether it did."""
+        return tally(connection, f, cap, seconds)
 
     def attempts_of(self, connection: Connection, ident: int) -> list[Attempt]:
         """The runs that did not end in success, in order."""

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, func, literal, select, text, union_all
 
+from duly.jobs.filter import JobFilter, conditions
 from duly.jobs.job import ENDED, LIVE, Status
-from duly.jobs.read import JobFilter, conditions
 from duly.jobs.tables import DUE, READY, RUNNING, jobs, jobs_done
 from duly.storage.database import Database
 
@@ -184,6 +184,16 @@ def _ready(connection: Connection, mine: list[Any], cap: int, together: int) -> 
             oldest = min(row.run_at, oldest or row.run_at)
         out[name] = _Stands(count, oldest, count >= cap)
     return out
+
+
+def standing(connection: Connection, tenant: str | None, most: int) -> list[str]:
+    """Queues in which something stands, by name. Of what is for later, and of what runs, ``most`` jobs are looked at."""
+    mine = [jobs.c.tenant == tenant] if tenant is not None else []
+    found = set(_names(connection, [text(READY), *mine]))
+    for state in (DUE, RUNNING):
+        some = select(jobs.c.queue).where(text(state), *mine).limit(most).subquery()
+        found.update(connection.execute(select(some.c.queue).distinct()).scalars())
+    return sorted(found)
 
 
 def _names(connection: Connection, where: list[Any]) -> list[str]:

@@ -137,9 +137,11 @@ jobs_done = Table(
     CheckConstraint(LIFECYCLE.check("status", ENDED), name="status"),
 )
 Index("ix_jobs_done_parent", jobs_done.c.parent_id, info=where(_child))
-Index("ix_jobs_done_finished", jobs_done.c.finished_at, info=ddl(postgresql_using="brin"))
+Index("ix_jobs_done_finished", jobs_done.c.finished_at)
 _failed = "status = 'failed'"
 Index("ix_jobs_done_failed", jobs_done.c.id, info=where(_failed))
+Index("ix_jobs_done_cancelled", jobs_done.c.id, info=where("status = 'cancelled'"))
+Index("ix_jobs_done_key", jobs_done.c.key, jobs_done.c.id, info=where("key IS NOT NULL"))
 
 #: For counting failures by class and time, of all tenants or of one.
 Index(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, func, or_, select, text, update
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.tables import job_keys, jobs, jobs_done
@@ -15,7 +15,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
 from duly.kernel.payload import MOST_ID
 from duly.publishing.state import LIFECYCLE, State
-from duly.publishing.tables import publication_channels, publications
+from duly.publishing.tables import POSTS, publication_channels, publications
 from duly.publishing.view import COMMENT, PUBLISH, TASKS, PublicationFilter, Trace
 from duly.storage.database import Database
 from duly.storage.locks import wait_lock
@@ -321,8 +321,7 @@ class PublicationStore:
 
 def _conditions(table: Any, f: PublicationFilter) -> list[Any]:
     c = table.c
-    tasks = [TASKS[f.type]] if f.type is not None else [PUBLISH, COMMENT]
-    out: list[Any] = [c.task.in_(tasks)]
+    out: list[Any] = [text(POSTS), *([c.task == TASKS[f.type]] if f.type is not None else [])]
     for column, value in ((c.tenant, f.tenant), (c.queue, f.channel), (c.key, f.key), (c.parent_id, f.parent_id)):
         if value is not None:
             out.append(column == value)

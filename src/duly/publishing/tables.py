@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, Float, Index, Integer, Table, Text
 
+from duly.jobs.tables import jobs, jobs_done
 from duly.publishing.state import LIFECYCLE
-from duly.storage.schema import metadata
+from duly.storage.schema import metadata, where
 from duly.storage.types import Id, Instant, Json
 
 publications = Table(
@@ -34,6 +35,10 @@ publications = Table(
 Index("ix_publications_remote", publications.c.place, publications.c.remote_id)
 Index("ix_publications_looks", publications.c.place, publications.c.looks)
 Index("ix_publications_state", publications.c.state, publications.c.updated_at)
+#: Which jobs are publications, word for word what the indexes are of: the few among many other jobs are found by these.
+POSTS = "task IN ('PUBLISH', 'ig_first_comment')"
+Index("ix_jobs_publications", jobs.c.id, info=where(POSTS))
+Index("ix_jobs_done_publications", jobs_done.c.id, info=where(POSTS))
 
 #: How a channel fares, and what publishing has set on its queue. A channel that fares well has no row, or one with zeros.
 publication_channels = Table(

@@ -30,8 +30,8 @@ from pydantic_core import to_jsonable_python
 
 from duly.app import Duly
 from duly.jobs.engine import Engine
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import Job, Status
-from duly.jobs.read import JobFilter
 from duly.jobs.run import Run
 from duly.jobs.task import Task
 from duly.jobs.worker import Tally, Worker

@@ -18,7 +18,7 @@ from duly.accounts.account import Forbidden, Identity, Role
 from duly.accounts.door import Accounts
 from duly.app import Duly
 from duly.audit.store import record
-from duly.jobs.read import JobFilter
+from duly.jobs.filter import JobFilter
 from duly.kernel.errors import DulyError, NotFound
 from duly.monitoring.redact import visible
 from duly.web.problems import Busy

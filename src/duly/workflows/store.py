@@ -37,7 +37,7 @@ from duly.storage.rows import insert_into
 from duly.storage.types import Encoded, Instant, Json
 from duly.workflows.plan import DECISION, Child, asked_at
 from duly.workflows.step import ENGINE_RUN, Kind, Signal, Status, Step
-from duly.workflows.tables import workflow_runs, workflow_signals, workflow_steps
+from duly.workflows.tables import RUNS, workflow_runs, workflow_signals, workflow_steps
 
 _STEP_COLUMNS = (
     "kind",
@@ -321,7 +321,7 @@ class WorkflowStore:
             query = select(
                 j.id, j.tenant, j.status, j.input, j.output, j.error, j.attempts, j.parent_id, j.created_at, due, finished,
                 r.workflow, r.version, r.waits, r.forked_from, r.failing,
-            ).outerjoin(workflow_runs, r.id == j.id).where(j.task == ENGINE_RUN).order_by(j.id.desc()).limit(limit)  # fmt: skip
+            ).outerjoin(workflow_runs, r.id == j.id).where(literal_column(RUNS)).order_by(j.id.desc()).limit(limit)  # fmt: skip
             for wanted, value in ((j.tenant, tenant), (j.id, ident)):
                 if value is not None:
                     query = query.where(wanted == value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy import CheckConstraint, Column, Identity, Index, Integer, PrimaryKeyConstraint, Table, Text
 
+from duly.jobs.tables import jobs, jobs_done
 from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json
 from duly.workflows.step import LIFECYCLE
@@ -36,6 +37,10 @@ workflow_runs = Table(
     Column("updated_at", Instant, nullable=False),
 )
 Index("ix_workflow_runs_name", workflow_runs.c.tenant, workflow_runs.c.workflow, workflow_runs.c.id)
+#: Which jobs are runs, word for word what the indexes are of: the few among many other jobs are found by these.
+RUNS = "task = 'ENGINE_RUN'"
+Index("ix_jobs_runs", jobs.c.id, info=where(RUNS))
+Index("ix_jobs_done_runs", jobs_done.c.id, info=where(RUNS))
 
 workflow_steps = Table(
     "workflow_steps",

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from duly import Duly, PermanentError
 from duly.jobs.failures import CLASSES, Count, failures
-from duly.jobs.read import JobFilter
+from duly.jobs.filter import JobFilter
 from duly.jobs.tables import NO_CLASS, jobs_done
 from duly.testing import ManualClock, drain
 from duly.web.dashboard.pages.failures import SPANS

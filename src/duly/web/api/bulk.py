@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from duly.accounts.account import Identity
 from duly.app import Duly
-from duly.jobs.read import JobFilter, of_error
+from duly.jobs.filter import JobFilter, of_error
 from duly.kernel.errors import InvalidArgument, WrongState
 from duly.web.api.common import (
     Act,

@@ -13,10 +13,10 @@ from pydantic import BaseModel, Field
 
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
+from duly.jobs.filter import JobFilter, of_error
 from duly.jobs.job import Attempt as KnownAttempt
 from duly.jobs.job import Job as KnownJob
 from duly.jobs.job import Status as KnownStatus
-from duly.jobs.read import JobFilter, of_error
 from duly.kernel.errors import InvalidArgument
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
@@ -34,10 +34,10 @@ from duly.web.api.common import (
     below,
     check_task,
     for_whom,
-    page,
     router,
     whose,
 )
+from duly.web.api.common import cursor as going_on
 from duly.web.identity import needs
 from duly.web.problems import documented
 
@@ -46,6 +46,8 @@ Operator: TypeAlias = Annotated[Identity, needs("jobs", Role.OPERATOR)]
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 #: Jobs that one request makes at the most; how far they are counted.
 MOST_MADE, CAP = 1_000, 10_000
+#: For how long jobs are looked for, and counted, where no index answers: seconds.
+LOOK, COUNT = 0.5, 1.0
 
 
 class Job(BaseModel):
@@ -101,7 +103,10 @@ class Whole(Job):
 
 class Page(BaseModel):
     jobs: list[Job]
-    next: str | None = Field(description="The cursor of the page behind; null on the last one.")
+    next: str | None = Field(
+        description="The cursor of the page behind; null on the last one. With a filter that few jobs fit, a page may come before it is full, "
+        "even empty: a look stops after half a second. Go on while there is a next."
+    )
 
 
 class JobIn(Strict):
@@ -203,9 +208,8 @@ def routes(app: Duly) -> Any:
             tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before,
             error=error,
         )  # fmt: skip
-        found = app._read(lambda c: app.engine.reader.find(c, of_error(wanted), limit + 1, below(cursor)))
-        kept, following = page(found, limit, lambda job: job.id)
-        return Page(jobs=[shown(job, who) for job in kept], next=following)
+        seen = app._read(lambda c: app.engine.reader.look(c, of_error(wanted), limit, below(cursor), LOOK))
+        return Page(jobs=[shown(job, who) for job in seen.jobs], next=going_on(seen.below) if seen.below else None)
 
     @made.get("/jobs/count", response_model=Counted)
     def count(
@@ -220,13 +224,13 @@ def routes(app: Duly) -> Any:
         before: Annotated[InstantIn | None, Query()] = None,
         tenant: TenantIn = None,
     ) -> Counted:
-        """How many jobs fit, counted as far as ten thousand."""
+        """How many jobs fit, counted as far as ten thousand, and for no longer than a second."""
         wanted = JobFilter(
             tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before,
             error=error,
         )  # fmt: skip
-        found = app._read(lambda c: app.engine.reader.count(c, of_error(wanted), CAP))
-        return Counted(count=min(found, CAP), capped=found >= CAP)
+        found = app._read(lambda c: app.engine.reader.tally(c, of_error(wanted), CAP, COUNT))
+        return Counted(count=found.count, capped=found.at_least)
 
     @made.get("/jobs/{id}", response_model=Whole, responses=documented(404), name="duly_job")
     def show(id: Ident, who: Viewer) -> Whole:

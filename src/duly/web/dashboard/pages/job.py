@@ -11,8 +11,8 @@ from fastapi import APIRouter, Request, Response
 from duly.accounts.account import Identity, Role
 from duly.audit.read import TrailFilter
 from duly.audit.read import find as find_trail
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import ENDED, Job, Status
-from duly.jobs.read import JobFilter
 from duly.monitoring.redact import redacted
 from duly.web.api.common import Ident, whose
 from duly.web.dashboard.desk import Act, Desk, acts, sees

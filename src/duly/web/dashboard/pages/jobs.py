@@ -17,13 +17,15 @@ from starlette.responses import RedirectResponse
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.jobs.ask import WORKER_GONE
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import Status
-from duly.jobs.read import JobFilter
-from duly.jobs.survey import depths
+from duly.jobs.look import Look, Tally
+from duly.jobs.survey import standing
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_text
 from duly.kernel.recurrence.reading import read_duration, read_instant
-from duly.web.api.common import below, page, whose
+from duly.web.api.common import below, whose
+from duly.web.api.common import cursor as going_on
 from duly.web.bulk import MOST_JOBS
 from duly.web.dashboard import bulk
 from duly.web.dashboard.bulk import WHAT, packed, unpacked
@@ -35,7 +37,9 @@ Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 
 #: Jobs of a page; how far they are counted.
 LIMIT, CAP = 50, 10_000
-#: Jobs of each kind that are looked at for the names of their queues.
+#: For how long jobs are looked for, and counted, where no index answers: seconds.
+LOOK, COUNT = 0.05, 0.02
+#: Jobs for later, and running ones, that are looked at for the names of their queues.
 KNOWN = 1_000
 #: Jobs that a page which asks before it acts lists.
 SAMPLE = 20
@@ -121,16 +125,22 @@ def routes(desk: Desk) -> APIRouter:
     def find(request: Request, who: Viewer, given: Given, cursor: Annotated[str | None, Query(max_length=500)] = None) -> Response:  # fmt: skip
         now = desk.now()
         asked = Asked(given, who, now)
-        found, following, total = [], None, 0
+        seen, total = Look([], None), Tally(0, at_least=False)
         if not asked.problem:
             f = asked.filter
-            rows = app._read(lambda c: app.engine.reader.find(c, f, LIMIT + 1, below(cursor)))
-            kept, following = page(rows, LIMIT, lambda job: job.id)
-            found = list(kept)
-            total = len(rows) if not cursor and len(rows) <= LIMIT else desk.lately(("count", f.tenant, asked.address("")), lambda: app._read(lambda c: app.engine.reader.count(c, f, CAP)))  # fmt: skip
+            seen = app._read(lambda c: app.engine.reader.look(c, f, LIMIT, below(cursor), LOOK))
+            if not cursor and (seen.below is None or seen.is_cut):
+                total = Tally(len(seen.jobs), seen.is_cut)
+            else:
+                total = desk.lately(
+                    ("count", f.tenant, asked.address("")), lambda: app._read(lambda c: app.engine.reader.tally(c, f, CAP, COUNT))
+                )  # fmt: skip
+        following = asked.address("/jobs", cursor=going_on(seen.below)) if seen.below else None
+        last = seen.below if seen.is_cut else None
+        back_to = app._read(lambda c: app.engine.reader.get_many(c, [last])).get(last) if last else None
         return desk.page(
-            request, "jobs.html", "Jobs", 422 if asked.problem else 200, jobs=found, asked=asked, statuses=list(Status), total=total, cap=CAP,
-            now=now, following=asked.address("/jobs", cursor=following) if following else None, first=asked.address("/jobs") if cursor else None,
+            request, "jobs.html", "Jobs", 422 if asked.problem else 200, jobs=seen.jobs, asked=asked, statuses=list(Status), total=total,
+            now=now, following=following, is_cut=seen.is_cut, back_to=back_to and back_to.created_at, first=asked.address("/jobs") if cursor else None,
             names=names(app, desk, who), chosen=set(given.get("status", [])), several=who.tenant is None,
         )  # fmt: skip
 
@@ -219,8 +229,7 @@ def routes(desk: Desk) -> APIRouter:
 def names(app: Duly, desk: Desk, who: Identity) -> dict[str, list[str]]:
     """Queues and tasks that are known, for those who type; of who belongs to a tenant, those of its own live jobs."""
     mine = whose(who)
-    stands = desk.lately(("tally", mine), lambda: app._read(lambda c: depths(c, app.db.present(c), mine, cap=KNOWN)))
-    queues = {one.queue for one in stands}
+    queues = set(app._read(lambda c: standing(c, mine, KNOWN)))
     tasks: set[str] = set()
     if mine is None:
         workers = app._read(lambda c: app.engine.reader.live_workers(c, WORKER_GONE))

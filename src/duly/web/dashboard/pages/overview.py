@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.jobs.ask import WORKER_GONE
+from duly.jobs.filter import JobFilter
 from duly.jobs.job import Status
-from duly.jobs.read import JobFilter
 from duly.jobs.survey import altogether, depths, pace
 from duly.kernel.errors import NotFound
 from duly.monitoring.examine import gate_facts
