@@ -2205,7 +2205,7 @@ class JobsCalls:
         before: str | None = None,
         tenant: str | None = None,
     ) -> Counted:
-        """How many jobs fit, counted as far as ten thousand."""
+        """How many jobs fit, counted as far as ten thousand, and for no longer than a second."""
         found: Counted = self._send(
             "GET",
             "/api/v1/jobs/count",

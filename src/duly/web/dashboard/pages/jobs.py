@@ -38,7 +38,7 @@ Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 #: Jobs of a page; how far they are counted.
 LIMIT, CAP = 50, 10_000
 #: For how long jobs are looked for, and counted, where no index answers: seconds.
-LOOK, COUNT = 0.05, 0.02
+LOOK, COUNT = 0.05, 0.01
 #: Jobs for later, and running ones, that are looked at for the names of their queues.
 KNOWN = 1_000
 #: Jobs that a page which asks before it acts lists.
