@@ -493,6 +493,10 @@ class Duly:
         self.open()
         return self.db.read(fn)
 
+    def _snapshot(self, fn: Callable[[Connection], R]) -> R:
+        self.open()
+        return self.db.snapshot(fn)
+
 
 def _offer_reservations(ref: weakref.ref[Duly]) -> None:
     """The application made last keeps the reservations of functions that name no store."""
@@ -599,11 +603,11 @@ class Jobs:
 
         ``limit``: at most so many, from 1 to 10,000. ``below``: only ids below this one, the last of the page before.
         """
-        return self.app._read(lambda c: self.app.engine.reader.find(c, JobFilter(**filters), limit, below))
+        return self.app._snapshot(lambda c: self.app.engine.reader.find(c, JobFilter(**filters), limit, below))
 
     def count(self, **filters: Any) -> int:
         """How many jobs fit, counted up to 100,000. Filters are the fields of ``JobFilter``."""
-        return self.app._read(lambda c: self.app.engine.reader.count(c, JobFilter(**filters)))
+        return self.app._snapshot(lambda c: self.app.engine.reader.count(c, JobFilter(**filters)))
 
     def cancel(
         self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, children: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,7 +124,7 @@ def test_pages_together_hold_all_that_fits_newest_first_and_each_once(
             below: int | None = None
             pages = 0
             while True:
-                page = app.db.read(lambda c, f=f, n=limit, b=below: look(c, f, n, b, seconds))
+                page = app.db.snapshot(lambda c, f=f, n=limit, b=below: look(c, f, n, b, seconds))
                 ids = [job.id for job in page.jobs]
                 assert len(ids) <= limit
                 assert seconds is not None or not page.is_cut, "nothing stops a look that has all the time"
@@ -172,6 +173,76 @@ def test_clocks_that_differ_by_minutes_hide_no_job(app: Duly, history: Callable[
     app.db.write(lambda c: c.execute(jobs_done.update().where(jobs_done.c.id == early.id).values(finished_at=end)))
     found = app.db.read(lambda c: look(c, JobFilter(before=end + timedelta(minutes=1), task="A"), 500)).jobs
     assert early.id in [job.id for job in found]
+
+
+def test_a_job_that_ends_while_it_is_looked_for_is_found_and_counted_once(
+    app: Duly, history: Callable[[JobFilter], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row moves from one table to the other, between two statements of a look."""
+    app.db.write(lambda c: c.execute(text("UPDATE jobs SET status = 'queued', lease_token = NULL, lease_until = NULL")))
+    waiting = app.jobs.find(500, status=["queued"])
+    few = looking._few
+
+    def end_one() -> None:
+        job = waiting.pop()
+        thread = threading.Thread(target=app.jobs.cancel, args=(job.id,))
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+    def meddled(*given: Any) -> Any:
+        found = few(*given)
+        end_one()
+        return found
+
+    monkeypatch.setattr(looking, "_few", meddled)
+    f = JobFilter(since=at(1))
+    expected = {job.id for job in app.jobs.find(500, since=at(1))}
+    assert len(expected) == len(app.jobs.find(500, since=at(1))) == app.jobs.count(since=at(1))
+    assert {job.id for job in app.db.snapshot(lambda c: look(c, f, 500, None, 0.0)).jobs} == expected
+
+
+def test_a_class_of_errors_is_not_read_again_for_each_stretch(
+    app: Duly, history: Callable[[JobFilter], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its index is in the order of time: a stretch of ids that was looked for in it would read and sort the whole class, each time."""
+    monkeypatch.setattr(looking, "FIRST", 20)
+    monkeypatch.setattr(looking, "FEW", 2)
+    with plans(app) as said:
+        app.db.snapshot(lambda c: look(c, JobFilter(error="OSError", status=["failed"], task="B"), 50))
+    stretches = [line for line in said if "ix_jobs_done_failed" in line]
+    assert len(stretches) >= 2
+    assert sum("ix_jobs_done_failures" in line for line in said) == 1, said
+
+
+def test_jobs_that_run_and_jobs_with_a_key_are_found_at_once_below_many_others(
+    app: Duly, history: Callable[[JobFilter], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "FIRST", 5)
+    for f in (JobFilter(status=["running"]), JobFilter(key="k7"), JobFilter(key="k7", status=["queued", "failed"])):
+        page = app.db.snapshot(lambda c, f=f: look(c, f, 500, None, 0.0))
+        assert [job.id for job in page.jobs] == history(f)
+        assert page.below is None
+
+
+def test_the_highest_id_there_is_is_found_and_nothing_is_below_the_lowest(app: Duly) -> None:
+    row = {
+        "id": 2**63 - 1, "tenant": "t", "queue": "q", "task": "A", "priority": 0, "status": "succeeded", "run_at": NOON, "input": {}, "attempts": 1,
+        "max_attempts": 4, "created_at": NOON, "finished_at": NOON,
+    }  # fmt: skip
+    app.db.write(lambda c: c.execute(insert(jobs_done), [row, {**row, "id": 1}]))
+    assert [job.id for job in app.jobs.find()] == [2**63 - 1, 1]
+    assert app.jobs.count() == 2
+    assert [app.jobs.find(below=below) for below in (1, 0, -5)] == [[], [], []]
+
+
+def test_a_look_that_stopped_says_how_far_back_it_came_though_jobs_were_pruned(
+    app: Duly, history: Callable[[JobFilter], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "FIRST", 21)
+    page = app.db.snapshot(lambda c: look(c, JobFilter(task="nobody's"), 5, None, 0.0))
+    assert page.is_cut and page.below is not None
+    assert page.back_to is not None and at(page.below) <= page.back_to <= at(page.below + 1)
 
 
 # --- Indexes -----------------------------------------------------------------------------------------------------------
@@ -237,6 +308,6 @@ def test_the_pace_of_late_is_counted_by_an_index_that_needs_no_vacuum(
     app: Duly, history: Callable[[JobFilter], list[int]]
 ) -> None:
     with plans(app) as said:
-        app.db.read(lambda c: pace(app.db, c, NOON, timedelta(minutes=5), 3))
+        app.db.read(lambda c: pace(c, NOON, timedelta(minutes=5), 3))
     assert any("ix_jobs_done_finished" in line for line in said), said
     assert not any("Bitmap" in line or "Seq Scan" in line for line in said), said

@@ -340,12 +340,10 @@ def test_the_pace_is_told_by_minute_and_tenant(app: Duly, clock: ManualClock) ->
     clock.advance(30)
     drain(app)
     clock.advance(60)
-    minutes = app.db.read(lambda c: pace(app.db, c, clock.now(), timedelta(minutes=1), 3))
+    minutes = app.db.read(lambda c: pace(c, clock.now(), timedelta(minutes=1), 3))
     assert [m.ended for m in minutes] == [{}, {"succeeded": 3}, {}]
     assert minutes[1].waits == (30.0, 30.0, 30.0)
-    assert app.db.read(lambda c: pace(app.db, c, clock.now(), timedelta(minutes=1), 3, "acme"))[1].ended == {
-        "succeeded": 2
-    }
+    assert app.db.read(lambda c: pace(c, clock.now(), timedelta(minutes=1), 3, "acme"))[1].ended == {"succeeded": 2}
 
 
 def test_the_routes_answer_as_they_are_described(site: FastAPI, client: Caller) -> None:

@@ -90,7 +90,7 @@ def list_(limit: int, below: int | None, **given: Any) -> None:
     asked = state()
     app = asked.open()
     wanted = _filter(app, given)
-    found = app.db.read(lambda c: app.engine.reader.find(c, wanted, limit, below))
+    found = app.db.snapshot(lambda c: app.engine.reader.find(c, wanted, limit, below))
     now = app.engine.clock.now()
     if asked.json:
         show.as_json([job_dict(job, now) for job in found])

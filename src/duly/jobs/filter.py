@@ -75,17 +75,16 @@ def to_job(row: Any) -> Job:
     return Job(**values)
 
 
-def conditions(table: Any, f: JobFilter) -> list[Any]:
-    """The WHERE of a filter on one of the two tables."""
+def conditions(table: Any, f: JobFilter, *, class_by_index: bool = True) -> list[Any]:
+    """The WHERE of a filter on one of the two tables. ``class_by_index``: may a class of errors be looked for in its index?"""
     c, out = table.c, []
     for name in ("tenant", "queue", "task", "key", "parent_id"):
         value = getattr(f, name)
         if value is not None:
             out.append(c[name] == value)
-    if f.status in ((Status.FAILED,), (Status.CANCELLED,)):
-        out.append(
-            c.status == literal_column(f"'{f.status[0]}'")
-        )  # a constant: SQLite takes a partial index for nothing less
+    if f.status in ((Status.FAILED,), (Status.CANCELLED,), (Status.RUNNING,)):
+        # a constant: SQLite takes a partial index for nothing less
+        out.append(c.status == literal_column(f"'{f.status[0]}'"))
     elif f.status:
         out.append(c.status.in_([str(s) for s in f.status]))
     if f.ids:
@@ -93,9 +92,10 @@ def conditions(table: Any, f: JobFilter) -> list[Any]:
     if f.error is not None:
         if f.error == NO_CLASS:
             out.append(c.error.is_not(None) | (c.status == "failed"))
-        elif table is jobs:  # few have an error; of ended ones an index knows the class
+        elif table is jobs:  # few have an error; an index knows which
             out.append(c.error.is_not(None))
-        out.append(error_class(c.error) == f.error[:LONGEST_CLASS])
+        named = error_class(c.error)
+        out.append((named if class_by_index else named.concat("")) == f.error[:LONGEST_CLASS])
     moment = c.finished_at if "finished_at" in c else c.created_at
     if f.since is not None:
         out.append(moment >= f.since)

@@ -1,6 +1,6 @@
 """Looking back through the jobs by filter, newest first, for as long as somebody waits.
 
-What an index answers is answered whole: a job's number, parent or key, what failed, what was cancelled, few rows of a time or of a class of errors.
+What an index answers is answered whole: a job's number, parent or key, what runs, failed or was cancelled, few rows of a time or of a class of errors.
 Anything else is looked for in rows, from the newest backwards, in growing stretches of ids. A look that has taken its time stops between two
 stretches and says how far it came, so that a page costs the same over a million jobs as over a hundred million (ADR 0033). Readers never lock.
 """
@@ -10,15 +10,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Select, Table, func, select
 
 from duly.jobs.filter import JobFilter, conditions, done_rows, live_rows, to_job
 from duly.jobs.job import ENDED, LIVE, Job, Status
-from duly.jobs.tables import LONGEST_CLASS, error_class, jobs, jobs_done
+from duly.jobs.tables import NO_CLASS, jobs, jobs_done
 from duly.kernel.payload import MOST_ID
+from duly.storage.rows import by_index
 
 #: Rows of the first stretch; each is so many times as long as the one before, up to the longest.
 FIRST, GROWTH, LONGEST = 5_000, 4, 40_000
@@ -37,13 +38,15 @@ class Look:
     below: int | None
     #: Did it stop for want of time? Then there was room for more jobs, and maybe there is none below.
     is_cut: bool = False
+    #: Of one that stopped: when the oldest job was made that it looked at.
+    back_to: datetime | None = None
 
 
 @dataclass(slots=True)
 class Stream:
     """Jobs of one table, and of one status where its index is used.
 
-    ``base``: conditions that an index answers in order of id. ``rest``: those for which rows are read.
+    ``base``: conditions that an index answers. ``rest``: those for which rows are read, in order of id.
     """
 
     table: Table
@@ -52,29 +55,33 @@ class Stream:
     rest: list[Any] = field(default_factory=list)
 
     def floor(self, connection: Connection, floor: int, top: int, rows: int) -> int:
-        """An id as low as ``floor``, or so much higher that no more rows than these are read from it on and below ``top``."""
+        """An id as low as ``floor``, or so much higher that no more rows than these are read from it on up to ``top``."""
         if not self.rest:
             return floor
         c = self.table.c
         if self.base:  # such rows lie apart from each other, and take longer
             rows = max(rows // 4, 1)
-        query = select(c.id).where(*self.base, c.id < top, c.id >= floor).order_by(c.id.desc()).offset(rows).limit(1)
+        query = select(c.id).where(*self.base, c.id <= top, c.id >= floor).order_by(c.id.desc()).offset(rows).limit(1)
         following = connection.execute(query).scalar()
         return floor if following is None else int(following) + 1
 
     def within(self, floor: int, top: int) -> list[Any]:
         c = self.table.c
-        return [*self.base, *self.rest, c.id < top, *([c.id >= floor] if floor else [])]
+        return [*self.base, *self.rest, c.id <= top, *([c.id >= floor] if floor else [])]
 
 
 def look(
     connection: Connection, f: JobFilter, limit: int, below: int | None = None, seconds: float | None = None
 ) -> Look:
-    """Up to ``limit`` jobs, newest first. ``below``: only ids below this one. ``seconds``: when to stop; None: never."""
+    """Up to ``limit`` jobs, newest first. ``below``: only ids below this one. ``seconds``: when to stop; None: never.
+
+    The connection must see one state of the database throughout (``Database.snapshot``): a job that ends meanwhile changes its table.
+    """
     found: dict[int, Any] = {}
+    parts: list[Stream] = []
     floor = 0
     for parts, floor, top in _stretches(connection, f, below, seconds):
-        for part in parts:  # live jobs first: one that ends between the two is found in the second
+        for part in parts:
             c = part.table.c
             query = part.rows.where(*part.within(floor, top)).order_by(c.id.desc()).limit(limit + 1)
             found |= {row.id: row for row in connection.execute(query)}
@@ -83,7 +90,10 @@ def look(
     newest = [to_job(found[ident]) for ident in sorted(found, reverse=True)[:limit]]
     if len(found) > limit:
         return Look(newest, newest[-1].id)
-    return Look(newest, floor or None, is_cut=floor > 0)
+    if not floor:
+        return Look(newest, None)
+    made = [_made(connection, part.table, floor) for part in parts]
+    return Look(newest, floor, True, min((at for at in made if at is not None), default=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ class Tally:
 
 
 def tally(connection: Connection, f: JobFilter, cap: int, seconds: float | None = None) -> Tally:
-    """How many jobs fit, counted as far as ``cap``, and for no longer than ``seconds``."""
+    """How many jobs fit, counted as far as ``cap``, and for no longer than ``seconds``. The connection as for ``look``."""
     total, floor = 0, 0
     for parts, floor, top in _stretches(connection, f, None, seconds):
         for part in parts:
@@ -109,10 +119,12 @@ def tally(connection: Connection, f: JobFilter, cap: int, seconds: float | None 
 def _stretches(
     connection: Connection, f: JobFilter, below: int | None, seconds: float | None
 ) -> Iterator[tuple[list[Stream], int, int]]:
-    """(what to look in, from this id on, below that one), until nothing is left (the floor is 0) or the time is over."""
+    """(what to look in, from this id on, up to that one), until nothing is left (the floor is 0) or the time is over."""
     begun = time.monotonic()
+    if not _is_exact(f):
+        by_index(connection)
     parts = streams(connection, f)
-    top, rows = min(below or MOST_ID, MOST_ID), FIRST
+    top, rows = MOST_ID if below is None else min(below - 1, MOST_ID), FIRST
     if f.before is not None and any(part.rest for part in parts):
         top = min(top, max(_made_before(connection, part.table, f, top) for part in parts))
     while parts:
@@ -122,57 +134,76 @@ def _stretches(
         yield parts, floor, top
         if not floor or (seconds is not None and time.monotonic() - begun >= seconds):
             return
-        top, rows = floor, min(rows * GROWTH, LONGEST)
+        top, rows = floor - 1, min(rows * GROWTH, LONGEST)
 
 
 def streams(connection: Connection, f: JobFilter) -> list[Stream]:
     """Where jobs that fit may be."""
     wanted = set(f.status or Status)
+    if f.error is not None:
+        wanted.discard(Status.SUCCEEDED)  # has none
     out = []
     if wanted & set(LIVE):
-        out.append(_split(jobs, live_rows(), f))
-    ended = {one for one in ENDED if one in wanted and not (f.error is not None and one is Status.SUCCEEDED)}
-    if not ended:
-        return out
+        running = Status.QUEUED not in wanted
+        out.append(_split(connection, jobs, live_rows(), replace(f, status=(Status.RUNNING,)) if running else f))
+    ended = sorted(wanted & set(ENDED))
     if Status.SUCCEEDED in ended:
-        filters = [replace(f, status=tuple(ended) if f.status else ())]
+        out.append(_split(connection, jobs_done, done_rows(), replace(f, status=tuple(ended) if f.status else ())))
     else:
-        filters = [replace(f, status=(one,)) for one in sorted(ended)]
-    for one in filters:
-        part = _split(jobs_done, done_rows(), one)
-        narrow = _few(connection, one) if part.rest else None
-        if narrow is not None:
-            part.base, part.rest = [*part.base, *part.rest, jobs_done.c.id.in_(narrow)], []
-        out.append(part)
+        out += [_split(connection, jobs_done, done_rows(), replace(f, status=(one,))) for one in ended]
     return out
 
 
-def _split(table: Table, rows: Select[Any], f: JobFilter) -> Stream:
+def _is_exact(f: JobFilter) -> bool:
+    """Does it name jobs so closely that any database finds them by an index, and sorts what it has found?"""
+    return bool(f.ids) or f.parent_id is not None or f.key is not None
+
+
+def _split(connection: Connection, table: Table, rows: Select[Any], f: JobFilter) -> Stream:
     """A stream, with what an index of the table answers set apart."""
     every = conditions(table, f)
-    if f.ids or f.parent_id is not None or (f.key is not None and table is jobs_done):
+    if _is_exact(f):
         return Stream(table, rows, every)
-    if f.status in ((Status.FAILED,), (Status.CANCELLED,)):
+    few = _few(connection, table, f)
+    if few is not None:
+        return Stream(table, rows, [*every, table.c.id.in_(few)])
+    if table is jobs_done and f.status in ((Status.FAILED,), (Status.CANCELLED,)):
         base = conditions(table, JobFilter(status=f.status))
-        return Stream(table, rows, base, conditions(table, replace(f, status=())))
+        return Stream(table, rows, base, conditions(table, replace(f, status=()), class_by_index=False))
+    if table is jobs and f.error not in (None, NO_CLASS):
+        return Stream(table, rows, [jobs.c.error.is_not(None)], every)
     return Stream(table, rows, [], every)
 
 
-def _few(connection: Connection, f: JobFilter) -> list[int] | None:
-    """The ids of ended jobs of a time, or of a class of errors, where these are few; else None."""
-    c: Any = jobs_done.c
-    among = conditions(jobs_done, JobFilter(since=f.since, before=f.before))
-    if f.error is not None and f.status == (Status.FAILED,):
-        among += [*conditions(jobs_done, JobFilter(status=f.status)), error_class(c.error) == f.error[:LONGEST_CLASS]]
-    if not among:
-        return None
-    query = select(c.id).where(*among).order_by(c.finished_at.desc()).limit(FEW + 1)  # by its index
-    found = list(connection.execute(query).scalars())
+def _few(connection: Connection, table: Table, f: JobFilter) -> list[int] | None:
+    """The ids of jobs of a time, of a class of errors, or that run, where these are few; else None. Each in the order of its index."""
+    c: Any = table.c
+    if table is jobs:
+        if f.status != (Status.RUNNING,):
+            return None
+        query = select(c.id).where(*conditions(jobs, JobFilter(status=f.status))).order_by(c.queue, c.lease_until)
+    else:
+        among = conditions(jobs_done, JobFilter(since=f.since, before=f.before))
+        if f.error is not None and f.status == (Status.FAILED,):
+            among += conditions(jobs_done, JobFilter(status=f.status, error=f.error))
+        if not among:
+            return None
+        query = select(c.id).where(*among).order_by(c.finished_at.desc())
+    found = list(connection.execute(query.limit(FEW + 1)).scalars())
     return found if len(found) <= FEW else None
 
 
+def _made(connection: Connection, table: Table, ident: int) -> datetime | None:
+    """When the first job was made that has this id or a higher one."""
+    c = table.c
+    found: datetime | None = connection.execute(
+        select(c.created_at).where(c.id >= ident).order_by(c.id).limit(1)
+    ).scalar()
+    return found
+
+
 def _made_before(connection: Connection, table: Table, f: JobFilter, top: int) -> int:
-    """An id below which all jobs of a table are that were made before the filter's end: none of the others can have ended by then.
+    """An id above which, as far as ``top``, no job of a table was made before the filter's end: none of these can have ended by then.
 
     Numbers are given in the order in which jobs are made, by clocks that differ by no more than ``SLACK``.
     """
@@ -180,9 +211,9 @@ def _made_before(connection: Connection, table: Table, f: JobFilter, top: int) -
     assert f.before is not None
     end = f.before + SLACK
     first = connection.execute(select(c.id, c.created_at).order_by(c.id).limit(1)).first()
-    if first is None or first.id >= top or first.created_at >= end:
+    if first is None or first.id > top or first.created_at >= end:
         return 0
-    low, high = first.id, min(top, connection.execute(select(func.max(c.id))).scalar_one() + 1)
+    low, high = first.id, min(top, connection.execute(select(func.max(c.id))).scalar_one()) + 1
     while high - low > FIRST // 10:
         middle = (low + high) // 2
         nearest = select(c.created_at).where(c.id >= middle, c.id < high).order_by(c.id).limit(1)
@@ -191,4 +222,4 @@ def _made_before(connection: Connection, table: Table, f: JobFilter, top: int) -
             high = middle
         else:
             low = middle
-    return int(high)
+    return int(high) - 1

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, literal, select, text, union_all
 from duly.jobs.filter import JobFilter, conditions
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.tables import DUE, READY, RUNNING, jobs, jobs_done
-from duly.storage.database import Database
+from duly.storage.rows import by_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +187,16 @@ def _ready(connection: Connection, mine: list[Any], cap: int, together: int) -> 
 
 
 def standing(connection: Connection, tenant: str | None, most: int) -> list[str]:
-    """Queues in which something stands, by name. Of what is for later, and of what runs, ``most`` jobs are looked at."""
-    mine = [jobs.c.tenant == tenant] if tenant is not None else []
-    found = set(_names(connection, [text(READY), *mine]))
-    for state in (DUE, RUNNING):
-        some = select(jobs.c.queue).where(text(state), *mine).limit(most).subquery()
+    """Queues in which something stands, by name. Of what is for later, and of what runs, ``most`` jobs are looked at; for one tenant, the
+    newest ``most`` live jobs."""
+    found: set[str] = set()
+    if tenant is None:
+        found.update(_names(connection, [text(READY)]))
+        looks = [select(jobs.c.queue).where(text(state)).limit(most).subquery() for state in (DUE, RUNNING)]
+    else:
+        newest = select(jobs.c.queue, jobs.c.tenant).order_by(jobs.c.id.desc()).limit(most).subquery()
+        looks = [select(newest.c.queue).where(newest.c.tenant == tenant).subquery()]
+    for some in looks:
         found.update(connection.execute(select(some.c.queue).distinct()).scalars())
     return sorted(found)
 
@@ -229,16 +234,14 @@ def quantile(ascending: Sequence[float], share: float) -> float | None:
 
 
 def pace(
-    db: Database, connection: Connection, end: datetime, every: timedelta, count: int, tenant: str | None = None, cap: int = 5_000,
+    connection: Connection, end: datetime, every: timedelta, count: int, tenant: str | None = None, cap: int = 5_000,
     sample: int = 60,
 ) -> list[Stretch]:  # fmt: skip
     """What ended in the ``count`` stretches up to ``end``, the earliest first. An end belongs to the stretch that it closes.
 
     A busy system costs no more than a quiet one: of each stretch ``cap`` rows are counted, and ``sample`` looked at for their delays.
     """
-    if not db.is_sqlite:
-        # the planner takes rows for evenly spread, and would read the whole table for a late stretch
-        connection.execute(text("SELECT set_config('enable_seqscan', 'off', true)"))
+    by_index(connection)  # or a late stretch is looked for in the whole table
     starts = [end - every * (n + 1) for n in reversed(range(count))]
     c: Any = jobs_done.c
     mine = [c.tenant == tenant] if tenant is not None else []

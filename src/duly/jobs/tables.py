@@ -127,6 +127,10 @@ Index("ix_jobs_due", jobs.c.due_at, info=where(DUE))
 Index("ix_jobs_running", jobs.c.queue, jobs.c.lease_until, info=where(RUNNING))
 _child = "parent_id IS NOT NULL"
 Index("ix_jobs_parent", jobs.c.parent_id, info=where(_child))
+_keyed = "key IS NOT NULL"
+Index("ix_jobs_key", jobs.c.key, jobs.c.id, info=where(_keyed))
+#: Live jobs that have failed before.
+Index("ix_jobs_error", jobs.c.id, info=where("error IS NOT NULL"))
 
 jobs_done = Table(
     "jobs_done",
@@ -141,7 +145,7 @@ Index("ix_jobs_done_finished", jobs_done.c.finished_at)
 _failed = "status = 'failed'"
 Index("ix_jobs_done_failed", jobs_done.c.id, info=where(_failed))
 Index("ix_jobs_done_cancelled", jobs_done.c.id, info=where("status = 'cancelled'"))
-Index("ix_jobs_done_key", jobs_done.c.key, jobs_done.c.id, info=where("key IS NOT NULL"))
+Index("ix_jobs_done_key", jobs_done.c.key, jobs_done.c.id, info=where(_keyed))
 
 #: For counting failures by class and time, of all tenants or of one.
 Index(

@@ -221,6 +221,16 @@ class Database:
         except self._errors as error:
             raise self.translated(error) from error
 
+    def snapshot(self, fn: Callable[[Connection], T]) -> T:
+        """The same for several looks that belong together: all of them see the database as it was at the first."""
+        if self.is_sqlite:
+            return self.read(fn)  # a transaction is one
+        try:
+            with self._pooled().connect() as connection:
+                return fn(connection.execution_options(isolation_level="REPEATABLE READ"))
+        except self._errors as error:
+            raise self.translated(error) from error
+
     def reserve(self) -> None:
         """Give the calling thread its connections from the reserved pool: loops of a worker that must never wait for a
         connection behind handlers that hold theirs (a heartbeat that waits is a lost lease)."""

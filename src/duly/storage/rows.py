@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
+from sqlalchemy import Connection
 
 from duly.kernel.clock import to_micros
 
@@ -46,6 +47,21 @@ def insert_into(sqlite: bool) -> Any:
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
     return insert
+
+
+def by_index(connection: Connection) -> None:
+    """For the rest of a transaction that reads: rows are looked for along indexes, in their order.
+
+    PostgreSQL takes rows for evenly spread, and knows nothing of a table that it has not analysed yet: it would read and sort all of it for
+    the few rows at one end.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(_BY_INDEX)
+
+
+_BY_INDEX = "SELECT " + ", ".join(
+    f"set_config('enable_{one}', 'off', true)" for one in ("seqscan", "bitmapscan", "sort")
+)
 
 
 def as_one(columns: str, relation: str) -> str:

@@ -269,7 +269,7 @@ def enqueued(
         parent_id=parent.id if isinstance(parent, Job) else parent,
     )
     app.open()
-    found = reversed(app.db.read(lambda c: app.engine.reader.find(c, f, 10_000)))
+    found = reversed(app.db.snapshot(lambda c: app.engine.reader.find(c, f, 10_000)))
     return [
         job
         for job in found

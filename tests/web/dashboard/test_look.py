@@ -54,7 +54,7 @@ def test_a_page_that_stopped_looking_says_so_and_goes_on(local: TestClient, many
 
 
 def test_a_page_on_which_nothing_fits_so_far_does_not_say_that_none_does(local: TestClient, many: list[int]) -> None:
-    text = local.get("/jobs?key=nobody%27s").text
+    text = local.get("/jobs?task=nobody%27s").text
     assert "None fits so far." in text and "0 fit" not in text and "0+ fit" not in text
     seen = 0
     while (at := further(text)) is not None:

@@ -208,7 +208,7 @@ def routes(app: Duly) -> Any:
             tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before,
             error=error,
         )  # fmt: skip
-        seen = app._read(lambda c: app.engine.reader.look(c, of_error(wanted), limit, below(cursor), LOOK))
+        seen = app._snapshot(lambda c: app.engine.reader.look(c, of_error(wanted), limit, below(cursor), LOOK))
         return Page(jobs=[shown(job, who) for job in seen.jobs], next=going_on(seen.below) if seen.below else None)
 
     @made.get("/jobs/count", response_model=Counted)
@@ -229,7 +229,7 @@ def routes(app: Duly) -> Any:
             tenant=whose(who, tenant), status=tuple(status), queue=queue, task=task, key=key, parent_id=parent_id, since=since, before=before,
             error=error,
         )  # fmt: skip
-        found = app._read(lambda c: app.engine.reader.tally(c, of_error(wanted), CAP, COUNT))
+        found = app._snapshot(lambda c: app.engine.reader.tally(c, of_error(wanted), CAP, COUNT))
         return Counted(count=found.count, capped=found.at_least)
 
     @made.get("/jobs/{id}", response_model=Whole, responses=documented(404), name="duly_job")

@@ -380,7 +380,7 @@ def _alert(app: Duly, known: KnownAlert) -> Alert:
 def _overview(app: Duly, c: Connection, tenant: str | None, *, everybodys: bool) -> Overview:
     now = app.db.present(c)
     stands = depths(c, now, tenant, cap=CAP)
-    gone = pace(app.db, c, now, timedelta(minutes=1), MINUTES, tenant, CAP, SAMPLED)
+    gone = pace(c, now, timedelta(minutes=1), MINUTES, tenant, CAP, SAMPLED)
     gate = gate_facts(app.engine, c)
     total, oldest = altogether(stands), None
     if total.oldest is not None:

@@ -174,11 +174,11 @@ class Desk:
         return self.page(request, "trouble.html", told["title"], status, told=told)
 
 
-def sees(area: str) -> Any:
-    """A dependency: who looks, if they may see an area. Raises Forbidden, HTTPException 401."""
+def sees(area: str, role: Role = Role.VIEWER) -> Any:
+    """A dependency: who looks, if they may see an area, or look as those of a role do. Raises Forbidden, HTTPException 401."""
 
     def ask(request: Request) -> Identity:
-        return checked(identity_of(request), area, Role.VIEWER)
+        return checked(identity_of(request), area, role)
 
     return Depends(ask)
 

@@ -23,6 +23,8 @@ def upgrade() -> None:
         op.create_index("ix_jobs_done_finished", "jobs_done", ["finished_at"])
     for name, table, columns, condition in (
         ("ix_jobs_done_cancelled", "jobs_done", ["id"], "status = 'cancelled'"),
+        ("ix_jobs_key", "jobs", ["key", "id"], "key IS NOT NULL"),
+        ("ix_jobs_error", "jobs", ["id"], "error IS NOT NULL"),
         ("ix_jobs_done_key", "jobs_done", ["key", "id"], "key IS NOT NULL"),
         ("ix_jobs_publications", "jobs", ["id"], "task IN ('PUBLISH', 'ig_first_comment')"),
         ("ix_jobs_done_publications", "jobs_done", ["id"], "task IN ('PUBLISH', 'ig_first_comment')"),

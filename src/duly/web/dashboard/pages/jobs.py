@@ -33,14 +33,15 @@ from duly.web.dashboard.desk import Act, Desk, acts, number, query, sees
 from duly.web.dashboard.words import plural
 
 Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
+Asker: TypeAlias = Annotated[Identity, sees("jobs", Role.OPERATOR)]
 Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 
 #: Jobs of a page; how far they are counted.
 LIMIT, CAP = 50, 10_000
 #: For how long jobs are looked for, and counted, where no index answers: seconds.
 LOOK, COUNT = 0.05, 0.01
-#: Jobs for later, and running ones, that are looked at for the names of their queues.
-KNOWN = 1_000
+#: Jobs that are looked at for the names of their queues.
+KNOWN = 5_000
 #: Jobs that a page which asks before it acts lists.
 SAMPLE = 20
 FIELDS = ("status", "queue", "task", "key", "error", "parent", "since", "before", "tenant", "ids")
@@ -128,19 +129,17 @@ def routes(desk: Desk) -> APIRouter:
         seen, total = Look([], None), Tally(0, at_least=False)
         if not asked.problem:
             f = asked.filter
-            seen = app._read(lambda c: app.engine.reader.look(c, f, LIMIT, below(cursor), LOOK))
+            seen = app._snapshot(lambda c: app.engine.reader.look(c, f, LIMIT, below(cursor), LOOK))
             if not cursor and (seen.below is None or seen.is_cut):
                 total = Tally(len(seen.jobs), seen.is_cut)
             else:
                 total = desk.lately(
-                    ("count", f.tenant, asked.address("")), lambda: app._read(lambda c: app.engine.reader.tally(c, f, CAP, COUNT))
+                    ("count", f.tenant, asked.address("")), lambda: app._snapshot(lambda c: app.engine.reader.tally(c, f, CAP, COUNT))
                 )  # fmt: skip
         following = asked.address("/jobs", cursor=going_on(seen.below)) if seen.below else None
-        last = seen.below if seen.is_cut else None
-        back_to = app._read(lambda c: app.engine.reader.get_many(c, [last])).get(last) if last else None
         return desk.page(
             request, "jobs.html", "Jobs", 422 if asked.problem else 200, jobs=seen.jobs, asked=asked, statuses=list(Status), total=total,
-            now=now, following=following, is_cut=seen.is_cut, back_to=back_to and back_to.created_at, first=asked.address("/jobs") if cursor else None,
+            now=now, following=following, is_cut=seen.is_cut, back_to=seen.back_to, first=asked.address("/jobs") if cursor else None,
             names=names(app, desk, who), chosen=set(given.get("status", [])), several=who.tenant is None,
         )  # fmt: skip
 
@@ -155,7 +154,7 @@ def routes(desk: Desk) -> APIRouter:
         return RedirectResponse(query("/jobs", **{kind: text}), 303)
 
     @made.get("/jobs/act")
-    def ask(request: Request, who: Viewer, given: Given, event: str = "replay", force: str = "") -> Response:
+    def ask(request: Request, who: Asker, given: Given, event: str = "replay", force: str = "") -> Response:
         """What an act on many would do."""
         _event(event)
         asked, again = _asked(given, who), bool(force)

@@ -56,7 +56,7 @@ def beats_of(app: Duly, connection: Connection, tenant: str | None) -> list[Beat
     end = datetime.fromtimestamp((now // width + 1) * width, tz=UTC)
     return [
         Beat(one.start, one.ended.get("succeeded", 0) + one.ended.get("failed", 0), one.ended.get("failed", 0), one.wait(0.5), one.wait(0.95))
-        for one in pace(app.db, connection, end, STRETCH, STRETCHES, tenant)
+        for one in pace(connection, end, STRETCH, STRETCHES, tenant)
     ]  # fmt: skip
 
 
