@@ -125,7 +125,7 @@ def test_pages_together_hold_all_that_fits_newest_first_and_each_once(
             pages = 0
             while True:
                 page = app.db.snapshot(lambda c, f=f, n=limit, b=below: look(c, f, n, b, seconds))
-                ids = [job.id for job in page.jobs]
+                ids = [job.id for job in page.rows]
                 assert len(ids) <= limit
                 assert seconds is not None or not page.is_cut, "nothing stops a look that has all the time"
                 assert page.is_cut or page.below is None or len(ids) == limit, "a page that is not full says why"
@@ -160,18 +160,18 @@ def test_a_look_before_an_instant_does_not_read_what_was_made_after_it(
     monkeypatch.setattr(looking, "FIRST", 20)
     monkeypatch.setattr(looking, "FEW", 0)
     page = app.db.read(lambda c: look(c, JobFilter(before=at(100), task="A"), 3, None, 0.0))
-    assert [job.id for job in page.jobs] == history(JobFilter(before=at(100), task="A"))[:3]
+    assert [job.id for job in page.rows] == history(JobFilter(before=at(100), task="A"))[:3]
 
 
 def test_clocks_that_differ_by_minutes_hide_no_job(app: Duly, history: Callable[[JobFilter], list[int]]) -> None:
     """A job that was made, by another machine's clock, half an hour after it ended is found."""
     app.db.write(lambda c: c.execute(text("UPDATE jobs_done SET finished_at = created_at")))
-    with_some = app.db.read(lambda c: look(c, JobFilter(status=["succeeded"], task="A"), 500)).jobs
+    with_some = app.db.read(lambda c: look(c, JobFilter(status=["succeeded"], task="A"), 500)).rows
     early = with_some[5]
     assert early.finished_at is not None
     end = early.finished_at - timedelta(minutes=30)
     app.db.write(lambda c: c.execute(jobs_done.update().where(jobs_done.c.id == early.id).values(finished_at=end)))
-    found = app.db.read(lambda c: look(c, JobFilter(before=end + timedelta(minutes=1), task="A"), 500)).jobs
+    found = app.db.read(lambda c: look(c, JobFilter(before=end + timedelta(minutes=1), task="A"), 500)).rows
     assert early.id in [job.id for job in found]
 
 
@@ -199,7 +199,7 @@ def test_a_job_that_ends_while_it_is_looked_for_is_found_and_counted_once(
     f = JobFilter(since=at(1))
     expected = {job.id for job in app.jobs.find(500, since=at(1))}
     assert len(expected) == len(app.jobs.find(500, since=at(1))) == app.jobs.count(since=at(1))
-    assert {job.id for job in app.db.snapshot(lambda c: look(c, f, 500, None, 0.0)).jobs} == expected
+    assert {job.id for job in app.db.snapshot(lambda c: look(c, f, 500, None, 0.0)).rows} == expected
 
 
 def test_a_class_of_errors_is_not_read_again_for_each_stretch(
@@ -221,7 +221,7 @@ def test_jobs_that_run_and_jobs_with_a_key_are_found_at_once_below_many_others(
     monkeypatch.setattr(looking, "FIRST", 5)
     for f in (JobFilter(status=["running"]), JobFilter(key="k7"), JobFilter(key="k7", status=["queued", "failed"])):
         page = app.db.snapshot(lambda c, f=f: look(c, f, 500, None, 0.0))
-        assert [job.id for job in page.jobs] == history(f)
+        assert [job.id for job in page.rows] == history(f)
         assert page.below is None
 
 

@@ -8,10 +8,10 @@ stretches and says how far it came, so that a page costs the same over a million
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Select, Table, func, select
 
@@ -21,6 +21,8 @@ from duly.jobs.tables import NO_CLASS, jobs, jobs_done
 from duly.kernel.payload import MOST_ID
 from duly.storage.rows import by_index
 
+T = TypeVar("T")
+S = TypeVar("S")
 #: Rows of the first stretch; each is so many times as long as the one before, up to the longest.
 FIRST, GROWTH, LONGEST = 5_000, 4, 40_000
 #: A time or a class of errors that no more rows have than these is answered by its index.
@@ -30,16 +32,20 @@ SLACK = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was found, newest first."""
+class Found(Generic[T]):
+    """What a look has found, newest first."""
 
-    jobs: list[Job]
+    rows: list[T]
     #: Go on below this id; None: there is nothing further back.
     below: int | None
-    #: Did it stop for want of time? Then there was room for more jobs, and maybe there is none below.
+    #: Did it stop for want of time? Then there was room for more, and maybe there is none below.
     is_cut: bool = False
     #: Of one that stopped: when the oldest job was made that it looked at.
     back_to: datetime | None = None
+
+    def told(self, show: Callable[[list[T]], list[S]]) -> Found[S]:
+        """The same with its rows as somebody else shows them."""
+        return Found(show(self.rows), self.below, self.is_cut, self.back_to)
 
 
 @dataclass(slots=True)
@@ -72,28 +78,42 @@ class Stream:
 
 def look(
     connection: Connection, f: JobFilter, limit: int, below: int | None = None, seconds: float | None = None
-) -> Look:
+) -> Found[Job]:
     """Up to ``limit`` jobs, newest first. ``below``: only ids below this one. ``seconds``: when to stop; None: never.
 
     The connection must see one state of the database throughout (``Database.snapshot``): a job that ends meanwhile changes its table.
     """
+    begun = time.monotonic()
+    parts, top = _begin(connection, f, below)
+    found = walk(connection, parts, limit, top, None if seconds is None else begun + seconds)
+    return found.told(lambda rows: [to_job(row) for row in rows])
+
+
+def walk(
+    connection: Connection, parts: Sequence[Stream], limit: int, top: int = MOST_ID, until: float | None = None
+) -> Found[Any]:
+    """Up to ``limit`` rows of these, newest first, of ids up to ``top``. ``until``: when to stop (monotonic); None: never."""
     found: dict[int, Any] = {}
-    parts: list[Stream] = []
     floor = 0
-    for parts, floor, top in _stretches(connection, f, below, seconds):
+    for floor, highest in _stretches(connection, parts, top, until):
         for part in parts:
             c = part.table.c
-            query = part.rows.where(*part.within(floor, top)).order_by(c.id.desc()).limit(limit + 1)
+            query = part.rows.where(*part.within(floor, highest)).order_by(c.id.desc()).limit(limit + 1)
             found |= {row.id: row for row in connection.execute(query)}
         if len(found) > limit:
             break
-    newest = [to_job(found[ident]) for ident in sorted(found, reverse=True)[:limit]]
+    newest = [found[ident] for ident in sorted(found, reverse=True)[:limit]]
     if len(found) > limit:
-        return Look(newest, newest[-1].id)
+        return Found(newest, newest[-1].id)
     if not floor:
-        return Look(newest, None)
+        return Found(newest, None)
     made = [_made(connection, part.table, floor) for part in parts]
-    return Look(newest, floor, True, min((at for at in made if at is not None), default=None))
+    return Found(newest, floor, True, min((at for at in made if at is not None), default=None))
+
+
+def below_of(ident: int | None) -> int:
+    """The highest id of what is below this one; None: of everything."""
+    return MOST_ID if ident is None else min(ident - 1, MOST_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +126,12 @@ class Tally:
 
 def tally(connection: Connection, f: JobFilter, cap: int, seconds: float | None = None) -> Tally:
     """How many jobs fit, counted as far as ``cap``, and for no longer than ``seconds``. The connection as for ``look``."""
+    begun = time.monotonic()
+    parts, top = _begin(connection, f, None)
     total, floor = 0, 0
-    for parts, floor, top in _stretches(connection, f, None, seconds):
+    for floor, highest in _stretches(connection, parts, top, None if seconds is None else begun + seconds):
         for part in parts:
-            some = select(part.table.c.id).where(*part.within(floor, top)).limit(cap - total).subquery()
+            some = select(part.table.c.id).where(*part.within(floor, highest)).limit(cap - total).subquery()
             total += connection.execute(select(func.count()).select_from(some)).scalar_one()
             if total >= cap:
                 return Tally(cap, at_least=True)
@@ -117,24 +139,28 @@ def tally(connection: Connection, f: JobFilter, cap: int, seconds: float | None 
 
 
 def _stretches(
-    connection: Connection, f: JobFilter, below: int | None, seconds: float | None
-) -> Iterator[tuple[list[Stream], int, int]]:
-    """(what to look in, from this id on, up to that one), until nothing is left (the floor is 0) or the time is over."""
-    begun = time.monotonic()
-    if not _is_exact(f):
-        by_index(connection)
-    parts = streams(connection, f)
-    top, rows = MOST_ID if below is None else min(below - 1, MOST_ID), FIRST
-    if f.before is not None and any(part.rest for part in parts):
-        top = min(top, max(_made_before(connection, part.table, f, top) for part in parts))
+    connection: Connection, parts: Sequence[Stream], top: int, until: float | None
+) -> Iterator[tuple[int, int]]:
+    """(from this id on, up to that one), until nothing is left (the first is 0) or the time is over."""
+    rows = FIRST
     while parts:
         floor = 0
         for part in parts:
             floor = part.floor(connection, floor, top, rows)
-        yield parts, floor, top
-        if not floor or (seconds is not None and time.monotonic() - begun >= seconds):
+        yield floor, top
+        if not floor or (until is not None and time.monotonic() >= until):
             return
         top, rows = floor - 1, min(rows * GROWTH, LONGEST)
+
+
+def _begin(connection: Connection, f: JobFilter, below: int | None) -> tuple[list[Stream], int]:
+    """(what to look in, from which id downwards)"""
+    if not _is_exact(f):
+        by_index(connection)
+    parts, top = streams(connection, f), below_of(below)
+    if f.before is not None and any(part.rest for part in parts):
+        top = min(top, max(_made_before(connection, part.table, f, top) for part in parts))
+    return parts, top
 
 
 def streams(connection: Connection, f: JobFilter) -> list[Stream]:

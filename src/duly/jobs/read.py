@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from duly.jobs.filter import JobFilter, done_rows, live_rows, to_job
 from duly.jobs.job import Attempt, Job
-from duly.jobs.look import Look, Tally, look, tally
+from duly.jobs.look import Found, Tally, look, tally
 from duly.jobs.tables import attempts, jobs, jobs_done, system_state, workers
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.storage.database import Database
@@ -44,11 +44,11 @@ class JobReader:
 
     def find(self, connection: Connection, f: JobFilter, limit: int = 50, below: int | None = None) -> list[Job]:
         """Jobs by filter, newest first. ``below`` is the last id of the page before."""
-        return self.look(connection, f, limit, below).jobs
+        return self.look(connection, f, limit, below).rows
 
     def look(
         self, connection: Connection, f: JobFilter, limit: int, below: int | None = None, seconds: float | None = None
-    ) -> Look:
+    ) -> Found[Job]:
         """The same for those who wait: it stops after so many seconds, and says how far it came."""
         if not 1 <= limit <= 10_000:
             raise InvalidArgument("limit", f"is {limit}; it must be between 1 and 10,000.")

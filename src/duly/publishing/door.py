@@ -7,12 +7,14 @@ the door: ``channels.py``, ``enqueue.py``, ``read.py``, ``admin.py``, ``keep.py`
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
+from duly.jobs.look import Found
 from duly.jobs.run import INJECT, Context
 from duly.jobs.session import borrowed
 from duly.kernel.errors import InvalidArgument
@@ -200,8 +202,21 @@ class Publishing:
         self, filter: PublicationFilter | None = None, limit: int = 50, below: int | None = None
     ) -> Publications:  # fmt: skip
         """Publications, newest first. ``limit``: from 1 to 10,000. ``below``: only ids below this one, the last of the page before."""
+        return self.look(filter, limit, below).rows
+
+    def look(
+        self, filter: PublicationFilter | None = None, limit: int = 50, below: int | None = None, seconds: float | None = None
+    ) -> Found[Publication]:  # fmt: skip
+        """The same for those who wait: it stops after so many seconds, and says how far it came."""
         wanted = filter or PublicationFilter()
-        return self._read(lambda c: self._reader.many(c, self._store.find(c, wanted, limit, below)))
+        until = None if seconds is None else time.monotonic() + seconds
+
+        def look(connection: Connection) -> Found[Publication]:
+            found: Found[int] = self._store.look(connection, wanted, limit, below, until)
+            return found.told(lambda ids: self._reader.many(connection, ids))
+
+        self._app.open()
+        return self._db.snapshot(look)
 
     def get_runnable_jobs(self, channel: str | None = None, limit: int = 100) -> Publications:
         """What claims would take now, without taking it: pending and due, in channels that nothing holds, within their limits (R002-7).

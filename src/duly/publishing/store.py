@@ -10,16 +10,16 @@ from typing import Any
 from sqlalchemy import Connection, func, or_, select, text, update
 
 from duly.jobs.job import ENDED, LIVE, Status
+from duly.jobs.look import Found, Stream, below_of, walk
 from duly.jobs.tables import job_keys, jobs, jobs_done
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
-from duly.kernel.payload import MOST_ID
 from duly.publishing.state import LIFECYCLE, State
 from duly.publishing.tables import POSTS, publication_channels, publications
 from duly.publishing.view import COMMENT, PUBLISH, TASKS, PublicationFilter, Trace
 from duly.storage.database import Database
 from duly.storage.locks import wait_lock
-from duly.storage.rows import insert_into
+from duly.storage.rows import by_index, insert_into
 
 #: The reason under which a breaker holds a queue begins so; nobody else's hold is lifted by it.
 BREAKER = "circuit breaker"
@@ -190,17 +190,26 @@ class PublicationStore:
 
     def find(self, connection: Connection, f: PublicationFilter, limit: int, below: int | None = None) -> list[int]:
         """The ids of publications by filter, newest first. ``below``: only ids below this one."""
+        return self.look(connection, f, limit, below).rows
+
+    def look(
+        self, connection: Connection, f: PublicationFilter, limit: int, below: int | None = None, until: float | None = None
+    ) -> Found[int]:  # fmt: skip
+        """The same, for no longer than ``until`` (monotonic; None: to the end). The connection as for ``jobs.look``."""
         if not 1 <= limit <= 10_000:
             raise InvalidArgument("limit", f"is {limit}; it must be between 1 and 10,000.")
-        found: set[int] = set()
+        is_exact = bool(f.ids) or f.key is not None or f.parent_id is not None
+        if not is_exact:
+            by_index(connection)
+        parts = []
         for table, states in ((jobs, LIVE), (jobs_done, ENDED)):
             if f.statuses and not set(f.statuses) & set(states):
                 continue
-            query = select(table.c.id).where(*_conditions(table, f))
-            if below is not None:
-                query = query.where(table.c.id < min(below, MOST_ID))
-            found.update(connection.execute(query.order_by(table.c.id.desc()).limit(limit)).scalars())
-        return sorted(found, reverse=True)[:limit]
+            posts, rest = [text(POSTS)], _conditions(table, f)
+            parts.append(
+                Stream(table, select(table.c.id), [*posts, *rest] if is_exact else posts, [] if is_exact else rest)
+            )
+        return walk(connection, parts, limit, below_of(below), until).told(lambda rows: [row.id for row in rows])
 
     def owner(self, connection: Connection, tenant: str, channel: str, key: str) -> int | None:
         """The job that has a key."""
@@ -321,7 +330,7 @@ class PublicationStore:
 
 def _conditions(table: Any, f: PublicationFilter) -> list[Any]:
     c = table.c
-    out: list[Any] = [text(POSTS), *([c.task == TASKS[f.type]] if f.type is not None else [])]
+    out: list[Any] = [c.task == TASKS[f.type]] if f.type is not None else []
     for column, value in ((c.tenant, f.tenant), (c.queue, f.channel), (c.key, f.key), (c.parent_id, f.parent_id)):
         if value is not None:
             out.append(column == value)

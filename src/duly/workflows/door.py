@@ -5,6 +5,7 @@ Every act on a run is audited in its transaction, with who did it and why, and w
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from duly.jobs.enqueue import NewJob
 from duly.jobs.host import Host as AnyHost
 from duly.jobs.job import ENDED, LIVE, Enqueued
 from duly.jobs.job import Status as JobStatus
+from duly.jobs.look import Found
 from duly.jobs.run import CURRENT
 from duly.jobs.run import Run as JobRun
 from duly.jobs.store import FAR
@@ -397,6 +399,13 @@ class Workflows:
         self, workflow: str | None = None, *, status: Sequence[str] = (), tenant: str | None = None, limit: int = 50, below: int | None = None
     ) -> list[Run]:  # fmt: skip
         """Runs, the newest first. ``status``: of the job (queued, running, succeeded, failed, cancelled). ``below``: the next page."""
+        return self.look(workflow, status=status, tenant=tenant, limit=limit, below=below).rows
+
+    def look(
+        self, workflow: str | None = None, *, status: Sequence[str] = (), tenant: str | None = None, limit: int = 50, below: int | None = None,
+        seconds: float | None = None,
+    ) -> Found[Run]:  # fmt: skip
+        """The same for those who wait: it stops after so many seconds, and says how far it came."""
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 10_000:
             raise InvalidArgument("limit", f"is {limit!r}.", "Give a number from 1 to 10,000.")
         for one in status:
@@ -411,13 +420,21 @@ class Workflows:
             if all(s in ENDED for s in status)
             else None
         )
-        rows = self._read(
+        until = None if seconds is None else time.monotonic() + seconds
+        self._app.open()
+        found = self._app.engine.db.snapshot(
             lambda c: self._store.find(
-                c, tenant=tenant, workflow=workflow, statuses=list(status), ended=ended, limit=limit, below=below
+                c,
+                tenant=tenant,
+                workflow=workflow,
+                statuses=[*status],
+                ended=ended,
+                limit=limit,
+                below=below,
+                until=until,
             )
         )
-        runs = [self._run_of(row) for row in rows]
-        return runs
+        return found.told(lambda rows: [self._run_of(row) for row in rows])
 
     def history(self, run: int, tenant: str | None = None) -> Sequence[Step]:
         """What a run has on record, in the order in which its code asked for it; what undid it comes last. Raises NotFound."""
@@ -448,9 +465,9 @@ class Workflows:
         found = self._store.find(
             connection, tenant=tenant, workflow=None, statuses=(), ended=None, limit=1, below=None, ident=run
         )
-        if not found:
+        if not found.rows:
             raise NotFound("run", run)
-        return found[0]
+        return found.rows[0]
 
     def _run_of(self, row: Any) -> Run:
         said = row.input if isinstance(row.input, dict) else {}

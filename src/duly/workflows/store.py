@@ -28,12 +28,12 @@ from sqlalchemy import (
 )
 
 from duly.audit.store import record
+from duly.jobs.look import Found, Stream, below_of, walk
 from duly.jobs.settle import Claimed
 from duly.jobs.store import JobStore
 from duly.jobs.tables import job_waits, jobs, jobs_done
-from duly.kernel.payload import MOST_ID
 from duly.storage.database import Database
-from duly.storage.rows import insert_into
+from duly.storage.rows import by_index, insert_into
 from duly.storage.types import Encoded, Instant, Json
 from duly.workflows.plan import DECISION, Child, asked_at
 from duly.workflows.step import ENGINE_RUN, Kind, Signal, Status, Step
@@ -307,10 +307,15 @@ class WorkflowStore:
 
     def find(
         self, connection: Connection, *, tenant: str | None, workflow: str | None, statuses: Sequence[str], ended: bool | None, limit: int,
-        below: int | None, ident: int | None = None,
-    ) -> list[Any]:  # fmt: skip
-        """Rows of runs with their jobs, the newest first: the run's columns (null where nobody has looked at it yet) and the job's."""
-        rows: list[Any] = []
+        below: int | None, ident: int | None = None, until: float | None = None,
+    ) -> Found[Any]:  # fmt: skip
+        """Rows of runs with their jobs, the newest first: the run's columns (null where nobody has looked at it yet) and the job's.
+
+        For no longer than ``until`` (monotonic; None: to the end). The connection as for ``jobs.look``.
+        """
+        if ident is None:
+            by_index(connection)
+        parts = []
         r = workflow_runs.c
         for table in (jobs, jobs_done):
             if ended is not None and ended is (table is jobs):
@@ -321,20 +326,17 @@ class WorkflowStore:
             query = select(
                 j.id, j.tenant, j.status, j.input, j.output, j.error, j.attempts, j.parent_id, j.created_at, due, finished,
                 r.workflow, r.version, r.waits, r.forked_from, r.failing,
-            ).outerjoin(workflow_runs, r.id == j.id).where(literal_column(RUNS)).order_by(j.id.desc()).limit(limit)  # fmt: skip
-            for wanted, value in ((j.tenant, tenant), (j.id, ident)):
-                if value is not None:
-                    query = query.where(wanted == value)
+            ).outerjoin(workflow_runs, r.id == j.id)  # fmt: skip
+            runs = [literal_column(RUNS), *([j.id == ident] if ident is not None else [])]
+            rest = [j.tenant == tenant] if tenant is not None else []
             if workflow is not None:
                 # one that nobody has looked at yet is known by its input
                 said = self._said(table) == workflow
-                query = query.where(or_(r.workflow == workflow, and_(r.workflow.is_(None), said)))
+                rest.append(or_(r.workflow == workflow, and_(r.workflow.is_(None), said)))
             if statuses:
-                query = query.where(j.status.in_(statuses))
-            if below is not None:
-                query = query.where(j.id < min(below, MOST_ID))
-            rows += connection.execute(query).all()
-        return sorted(rows, key=lambda row: row.id, reverse=True)[:limit]
+                rest.append(j.status.in_(statuses))
+            parts.append(Stream(table, query, runs, rest) if ident is None else Stream(table, query, [*runs, *rest]))
+        return walk(connection, parts, limit, below_of(below), until)
 
     def _said(self, table: Table) -> Any:
         """The workflow that the input of a run's job names, as an expression."""

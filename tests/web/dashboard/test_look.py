@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from html import unescape
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.jobs import look as looking
+from duly.jobs.tables import jobs_done
 from duly.web.api import jobs as rest
+from duly.web.api import workflows as runs_rest
 from duly.web.dashboard.pages import jobs as page
+from duly.web.dashboard.pages import publishing as posts
+from duly.web.dashboard.pages import workflows as runs
 from web.dashboard.conftest import Person
+from web.dashboard.scene import NOW
 
 
 @pytest.fixture
@@ -24,6 +31,8 @@ def many(app: Duly, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for module in (page, rest):
         monkeypatch.setattr(module, "LOOK", 0.0)
         monkeypatch.setattr(module, "COUNT", 0.0)
+    for module in (posts, runs, runs_rest):
+        monkeypatch.setattr(module, "LOOK", 0.0)
 
     @app.task
     def post(n: int) -> None: ...
@@ -95,3 +104,34 @@ def test_queues_are_offered_to_those_who_type_wherever_their_jobs_stand(
     assert {"letters", "for tomorrow", "theirs"} <= set(offered)
     offered = re.findall(r'<option value="([^"]+)"', person("viewer", tenant="acme").get("/jobs").text)
     assert set(offered) == {"letters", "theirs"}
+
+
+def test_lists_of_publications_and_of_runs_go_on_where_they_stopped(
+    app: Duly, local: TestClient, many: list[int]
+) -> None:
+    def made(task: str, n: int, tenant: str) -> dict[str, Any]:
+        return {
+            "tenant": tenant, "queue": f"q{n}", "task": task, "status": "succeeded", "priority": 0, "run_at": NOW, "input": {"workflow": "nightly"},
+            "attempts": 1, "max_attempts": 1, "created_at": NOW, "finished_at": NOW,
+        }  # fmt: skip
+
+    for start, task in ((1000, "PUBLISH"), (2000, "ENGINE_RUN")):
+        rows = [{"id": start + n, **made(task, n, "acme" if n == 3 else "main")} for n in range(60)]
+        app.db.write(lambda c, rows=rows: c.execute(insert(jobs_done), rows))
+    for path, found in (("/publishing?channel=q3", 1003), ("/workflows?workflow=other", None)):
+        text, pages = local.get(path).text, 1
+        assert "fits so far" in text and "Look further back" in text
+        while (at := further(text)) is not None:
+            text, pages = local.get(at).text, pages + 1
+        assert pages > 3
+        assert f"/publishing/{found}" in text if found else "No run fits." in text
+    got, cursor, pages = [], None, 0
+    while True:
+        answer = local.get(
+            "/api/v1/workflows/runs", params={"tenant": "acme", **({"cursor": cursor} if cursor else {})}
+        ).json()
+        got, cursor, pages = got + answer["runs"], answer["next"], pages + 1
+        if cursor is None:
+            break
+    assert [run["id"] for run in got] == [2003] and pages > 3
+    assert len(app.workflows.list(limit=100)) == 60, "programs are not stopped"

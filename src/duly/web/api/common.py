@@ -177,6 +177,10 @@ def page(found: Sequence[T], limit: int, ident: Callable[[T], int]) -> tuple[Seq
     return kept, cursor(ident(kept[-1]))
 
 
+#: For how long an answer looks for what no index answers: seconds.
+LOOK = 0.5
+
+
 def tag(version: object) -> str:
     """The ETag of a version."""
     return f'"v{version}"'

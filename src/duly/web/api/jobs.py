@@ -20,6 +20,7 @@ from duly.jobs.job import Status as KnownStatus
 from duly.kernel.errors import InvalidArgument
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
+    LOOK,
     Act,
     Cursor,
     ErrorIn,
@@ -46,8 +47,8 @@ Operator: TypeAlias = Annotated[Identity, needs("jobs", Role.OPERATOR)]
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 #: Jobs that one request makes at the most; how far they are counted.
 MOST_MADE, CAP = 1_000, 10_000
-#: For how long jobs are looked for, and counted, where no index answers: seconds.
-LOOK, COUNT = 0.5, 1.0
+#: For how long jobs are counted where no index answers: seconds.
+COUNT = 1.0
 
 
 class Job(BaseModel):
@@ -209,7 +210,7 @@ def routes(app: Duly) -> Any:
             error=error,
         )  # fmt: skip
         seen = app._snapshot(lambda c: app.engine.reader.look(c, of_error(wanted), limit, below(cursor), LOOK))
-        return Page(jobs=[shown(job, who) for job in seen.jobs], next=going_on(seen.below) if seen.below else None)
+        return Page(jobs=[shown(job, who) for job in seen.rows], next=going_on(seen.below) if seen.below else None)
 
     @made.get("/jobs/count", response_model=Counted)
     def count(

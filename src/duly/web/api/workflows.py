@@ -19,6 +19,7 @@ from duly.jobs.job import Enqueued
 from duly.kernel.errors import InvalidArgument
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
+    LOOK,
     Act,
     Cursor,
     Ident,
@@ -32,10 +33,10 @@ from duly.web.api.common import (
     Words,
     below,
     for_whom,
-    page,
     router,
     whose,
 )
+from duly.web.api.common import cursor as going_on
 from duly.web.identity import needs
 from duly.web.problems import documented
 from duly.workflows.door import Branch as KnownBranch
@@ -215,11 +216,10 @@ def routes(app: Duly) -> Any:
         cursor: Cursor = None,
     ) -> Page:
         """List runs, newest first."""
-        found = app.workflows.list(
-            workflow, status=status, tenant=whose(who, tenant), limit=limit + 1, below=below(cursor)
+        seen = app.workflows.look(
+            workflow, status=status, tenant=whose(who, tenant), limit=limit, below=below(cursor), seconds=LOOK
         )
-        kept, following = page(found, limit, lambda run: run.id)
-        return Page(runs=[shown(run, who) for run in kept], next=following)
+        return Page(runs=[shown(run, who) for run in seen.rows], next=going_on(seen.below) if seen.below else None)
 
     @made.get("/workflows/runs/{id}", response_model=Whole, responses=documented(404), name="duly_run")
     def show(

@@ -174,6 +174,10 @@ class Desk:
         return self.page(request, "trouble.html", told["title"], status, told=told)
 
 
+#: For how long a page looks for what no index answers: seconds.
+LOOK = 0.05
+
+
 def sees(area: str, role: Role = Role.VIEWER) -> Any:
     """A dependency: who looks, if they may see an area, or look as those of a role do. Raises Forbidden, HTTPException 401."""
 

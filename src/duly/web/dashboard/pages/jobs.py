@@ -18,8 +18,8 @@ from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.filter import JobFilter
-from duly.jobs.job import Status
-from duly.jobs.look import Look, Tally
+from duly.jobs.job import Job, Status
+from duly.jobs.look import Found, Tally
 from duly.jobs.survey import standing
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_text
@@ -29,7 +29,7 @@ from duly.web.api.common import cursor as going_on
 from duly.web.bulk import MOST_JOBS
 from duly.web.dashboard import bulk
 from duly.web.dashboard.bulk import WHAT, packed, unpacked
-from duly.web.dashboard.desk import Act, Desk, acts, number, query, sees
+from duly.web.dashboard.desk import LOOK, Act, Desk, acts, number, query, sees
 from duly.web.dashboard.words import plural
 
 Viewer: TypeAlias = Annotated[Identity, sees("jobs")]
@@ -38,8 +38,8 @@ Operator: TypeAlias = Annotated[Act, acts("jobs", Role.OPERATOR)]
 
 #: Jobs of a page; how far they are counted.
 LIMIT, CAP = 50, 10_000
-#: For how long jobs are looked for, and counted, where no index answers: seconds.
-LOOK, COUNT = 0.05, 0.01
+#: For how long jobs are counted where no index answers: seconds.
+COUNT = 0.01
 #: Jobs that are looked at for the names of their queues.
 KNOWN = 5_000
 #: Jobs that a page which asks before it acts lists.
@@ -126,20 +126,21 @@ def routes(desk: Desk) -> APIRouter:
     def find(request: Request, who: Viewer, given: Given, cursor: Annotated[str | None, Query(max_length=500)] = None) -> Response:  # fmt: skip
         now = desk.now()
         asked = Asked(given, who, now)
-        seen, total = Look([], None), Tally(0, at_least=False)
+        seen: Found[Job] = Found([], None)
+        total = Tally(0, at_least=False)
         if not asked.problem:
             f = asked.filter
             seen = app._snapshot(lambda c: app.engine.reader.look(c, f, LIMIT, below(cursor), LOOK))
             if not cursor and (seen.below is None or seen.is_cut):
-                total = Tally(len(seen.jobs), seen.is_cut)
+                total = Tally(len(seen.rows), seen.is_cut)
             else:
                 total = desk.lately(
                     ("count", f.tenant, asked.address("")), lambda: app._snapshot(lambda c: app.engine.reader.tally(c, f, CAP, COUNT))
                 )  # fmt: skip
         following = asked.address("/jobs", cursor=going_on(seen.below)) if seen.below else None
         return desk.page(
-            request, "jobs.html", "Jobs", 422 if asked.problem else 200, jobs=seen.jobs, asked=asked, statuses=list(Status), total=total,
-            now=now, following=following, is_cut=seen.is_cut, back_to=seen.back_to, first=asked.address("/jobs") if cursor else None,
+            request, "jobs.html", "Jobs", 422 if asked.problem else 200, jobs=seen.rows, asked=asked, statuses=list(Status), total=total,
+            now=now, following=following, seen=seen, first=asked.address("/jobs") if cursor else None,
             names=names(app, desk, who), chosen=set(given.get("status", [])), several=who.tenant is None,
         )  # fmt: skip
 

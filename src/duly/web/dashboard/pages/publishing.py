@@ -10,8 +10,9 @@ from duly.accounts.account import Identity, Role
 from duly.kernel.errors import InvalidArgument
 from duly.publishing.door import Publishing
 from duly.publishing.view import PublicationFilter, Status
-from duly.web.api.common import Cursor, Ident, below, page, whose
-from duly.web.dashboard.desk import Act, Desk, acts, query, sees
+from duly.web.api.common import Cursor, Ident, below, whose
+from duly.web.api.common import cursor as going_on
+from duly.web.dashboard.desk import LOOK, Act, Desk, acts, query, sees
 
 Viewer: TypeAlias = Annotated[Identity, sees("publishing")]
 Operator: TypeAlias = Annotated[Act, acts("publishing", Role.OPERATOR)]
@@ -33,11 +34,11 @@ def routes(desk: Desk) -> APIRouter:
             raise InvalidArgument("status", f"is {status!r}.", f"Use one of {', '.join(Status)}.")
         mine = whose(who)
         wanted = PublicationFilter(tenant=mine, channel=channel or None, status=(Status(status),) if status else ())
-        kept, following = page(room().list(wanted, LIMIT + 1, below(cursor)), LIMIT, lambda one: one.id)
+        seen = room().look(wanted, LIMIT, below(cursor), LOOK)
         given = {"channel": channel, "status": status}
         return desk.page(
-            request, "publishing.html", "Publishing", posts=kept, given=given, statuses=list(Status), channels=_channels(room()), said=_said, several=mine is None,
-            following=query("/publishing", **given, cursor=following) if following else None, first=query("/publishing", **given) if cursor else None,
+            request, "publishing.html", "Publishing", posts=seen.rows, seen=seen, given=given, statuses=list(Status), channels=_channels(room()), said=_said, several=mine is None,
+            following=query("/publishing", **given, cursor=going_on(seen.below)) if seen.below else None, first=query("/publishing", **given) if cursor else None,
         )  # fmt: skip
 
     @made.get("/publishing/{id}")

@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 from duly.accounts.account import Identity, Role
 from duly.jobs.job import Status as JobStatus
 from duly.kernel.errors import InvalidArgument
-from duly.web.api.common import Cursor, Ident, below, page, whose
-from duly.web.dashboard.desk import Act, Desk, acts, query, sees
+from duly.web.api.common import Cursor, Ident, below, whose
+from duly.web.api.common import cursor as going_on
+from duly.web.dashboard.desk import LOOK, Act, Desk, acts, query, sees
 from duly.workflows.step import FINAL, Kind, Step
 from duly.workflows.step import Status as StepStatus
 
@@ -31,12 +32,13 @@ def routes(desk: Desk) -> APIRouter:
         request: Request, who: Viewer, workflow: Annotated[str, Query(max_length=200)] = "", status: Annotated[str, Query(max_length=20)] = "",
         cursor: Cursor = None,
     ) -> Response:  # fmt: skip
-        found = app.workflows.list(workflow or None, status=(status,) if status else (), tenant=whose(who), limit=LIMIT + 1, below=below(cursor))  # fmt: skip
-        kept, following = page(found, LIMIT, lambda run: run.id)
+        seen = app.workflows.look(
+            workflow or None, status=(status,) if status else (), tenant=whose(who), limit=LIMIT, below=below(cursor), seconds=LOOK
+        )  # fmt: skip
         given = {"workflow": workflow, "status": status}
         return desk.page(
-            request, "workflows.html", "Workflows", runs=kept, given=given, statuses=list(JobStatus), names=list(app.workflows.names()),
-            following=query("/workflows", **given, cursor=following) if following else None, first=query("/workflows", **given) if cursor else None,
+            request, "workflows.html", "Workflows", runs=seen.rows, seen=seen, given=given, statuses=list(JobStatus), names=list(app.workflows.names()),
+            following=query("/workflows", **given, cursor=going_on(seen.below)) if seen.below else None, first=query("/workflows", **given) if cursor else None,
             several=who.tenant is None,
         )  # fmt: skip
 
