@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -123,6 +127,40 @@ def test_it_ends_quietly_while_somebody_follows_changes(tmp_path: Path, command:
     assert process.returncode == 0, err
     assert "ERROR" not in err
     assert "Traceback" not in err
+
+
+def test_an_answer_that_takes_too_long_when_the_server_ends_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sqlite_url: str
+) -> None:
+    asked = threading.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            asked.set()
+            await asyncio.sleep(300)
+
+    monkeypatch.setattr("duly.web.app.create", lambda *given, **options: slow)
+    got: list[tuple[int, str]] = []
+
+    def ask(url: str) -> None:
+        try:
+            urllib.request.urlopen(url, timeout=60)
+        except urllib.error.HTTPError as error:
+            got.append((error.code, error.read().decode()))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = serve._server(Duly(sqlite_url), "", None, True)
+        runs = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        runs.start()
+        asks = threading.Thread(target=ask, args=(f"http://127.0.0.1:{listener.getsockname()[1]}/",))
+        asks.start()
+        assert asked.wait(30)
+        server.should_exit = True
+        runs.join(60)
+        asks.join(60)
+    [(status, said)] = got
+    assert status == 503 and "The server is ending" in said
+    assert not [one for one in caplog.records if one.exc_info], "no traceback"
 
 
 def test_duly_up_serves_the_dashboard_and_ends_with_it(tmp_path: Path) -> None:  # issue 8

@@ -59,7 +59,10 @@ class Ending:
 
 
 class Streams:
-    """Around an application: once ``end`` was called, streams of events end as if their clients had gone, and their answers are complete."""
+    """Around an application: once ``end`` was called, streams of events end as if their clients had gone, and their answers are complete.
+
+    Whoever still waits for another answer when the server waits no longer is told so (503).
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -73,7 +76,7 @@ class Streams:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        is_read = is_stream = is_whole = False
+        is_read = is_begun = is_stream = is_whole = False
 
         async def heard() -> Message:
             nonlocal is_read
@@ -91,14 +94,25 @@ class Streams:
                 ends.cancel()
 
         async def told(message: Message) -> None:
-            nonlocal is_stream, is_whole
+            nonlocal is_begun, is_stream, is_whole
             if message["type"] == "http.response.start":
+                is_begun = True
                 kinds = [value for name, value in message.get("headers", ()) if name.lower() == b"content-type"]
                 is_stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
             elif message["type"] == "http.response.body":
                 is_whole = not message.get("more_body", False)
             await send(message)
 
-        await self.app(scope, heard, told)
+        try:
+            await self.app(scope, heard, told)
+        except asyncio.CancelledError:
+            if not self._ends.is_set() or is_begun:
+                raise
+            from duly.web.problems import problem
+
+            await problem(503, "The server is ending, and did not wait for this answer.", headers={"Retry-After": "5"})(
+                scope, receive, send
+            )
+            return
         if is_stream and not is_whole:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
