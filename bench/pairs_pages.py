@@ -44,6 +44,7 @@ def _pages(n: int) -> dict[str, Any]:
         "jobs, a key of none": "/jobs?key=nope", "jobs, nothing fits": "/jobs?queue=queue+3&task=task+7", "jobs, cancelled": "/jobs?status=cancelled",
         "jobs, what a replay would do": "/jobs/act?queue=queue+3&event=replay", "publishing": "/publishing", "workflows": "/workflows",
         "a job": f"/jobs/{failed}", "failures": "/failures", "queues": "/queues", "schedules": "/schedules", "calendar": "/calendar", "audit": "/audit",
+        "what a blackout would hold": "/calendar/impact?scope=all&start=00:00&end=23:00&tz=UTC",
         "find a job": f"/jobs/go?q={failed}", "API: overview": "/api/v1/overview", "API: jobs": "/api/v1/jobs?limit=100",
         "API: count": "/api/v1/jobs/count?status=succeeded", "API: queues": "/api/v1/queues",
     }  # fmt: skip

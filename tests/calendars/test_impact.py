@@ -13,6 +13,7 @@ from duly import Daily, Duly, InvalidArgument, Window
 from duly.jobs.impact import impact
 from duly.jobs.store import FAR
 from duly.jobs.tables import jobs
+from duly.testing import ManualClock
 
 Send = Callable[..., list[int]]
 HOUR = timedelta(hours=1)
@@ -43,6 +44,34 @@ def test_ready_jobs_are_held_by_a_window_that_holds_now(app: Duly, send: Send) -
         app.calendars.impact(Window(start="11:00", end="13:00", tz="UTC", scope="channel:mail")).queues == found.queues
     )
     assert {j.at for j in found.queues[0].first} == {NOON}
+
+
+def test_the_first_are_those_that_would_start_first(app: Duly, send: Send, clock: ManualClock) -> None:
+    """By priority, also where some became due and no worker has noticed yet; then those that come later, by their moment."""
+    low = send(2, queue="mail")
+    [due] = send(1, queue="mail", run_at=NOON + HOUR, priority=5)
+    [later] = send(1, queue="mail", run_at=NOON + 3 * HOUR, priority=9)
+    high = send(1, queue="mail", priority=7)
+    clock.advance(HOUR)
+    [queue] = app.calendars.impact(Window(tz="UTC", scope="queue:mail")).queues
+    assert (queue.count, queue.at_least) == (5, False)
+    assert [j.id for j in queue.first] == [*high, due, *low, later]
+
+
+def test_of_a_deep_backlog_what_is_not_counted_to_the_end_says_so(
+    app: Duly, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duly.jobs.impact.MOST_DUE", 6)
+    for n in range(1, 5):
+        send(1, queue="mail", run_at=NOON + n * HOUR)
+        send(1, queue="web", run_at=NOON + n * HOUR)
+    window = Window(tz="UTC")
+    found = app.calendars.impact(window).queues
+    assert [(q.queue, q.count, q.at_least, len(q.first)) for q in found] == [("mail", 3, True, 3), ("web", 3, True, 3)]
+    [web] = app.calendars.impact(Window(tz="UTC", scope="queue:web")).queues
+    assert (web.count, web.at_least) == (3, True)
+    monkeypatch.setattr("duly.jobs.impact.MOST_DUE", 9)
+    assert [(q.count, q.at_least) for q in app.calendars.impact(window).queues] == [(4, False)] * 2
 
 
 def test_a_window_of_another_scope_holds_no_job_of_a_queue(app: Duly, send: Send) -> None:

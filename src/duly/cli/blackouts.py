@@ -223,7 +223,14 @@ def _show_impact(found: Impact) -> None:
     )
     if not found.stretches:
         return
-    rows = [(f"queue {q.queue}", q.count, f"job {q.first[0].id} at {stamp(q.first[0].at)}") for q in found.queues]
+    rows: list[tuple[object, ...]] = [
+        (
+            f"queue {q.queue}",
+            f"{q.count}+" if q.at_least else q.count,
+            f"job {q.first[0].id} at {stamp(q.first[0].at)}" if q.first else "",
+        )
+        for q in found.queues
+    ]
     rows += [(f"schedule {s.schedule}", s.count, stamp(s.first[0])) for s in found.schedules]
     show.say()
     show.table("!held #how_many the_first", rows, empty="Nothing that is known of now would be held.")

@@ -425,6 +425,7 @@ class HeldJob(TypedDict):
 class HeldQueue(TypedDict):
     queue: str
     count: int
+    at_least: bool
     first: list[HeldJob]
 
 

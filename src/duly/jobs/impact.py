@@ -6,26 +6,28 @@ the window; what other blackouts hold anyway is not taken off.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, func, select, text
 
 from duly.jobs.store import FAR
+from duly.jobs.survey import depths
+from duly.jobs.tables import DUE, READY, jobs
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import in_utc
 from duly.kernel.windows import Calendar, Stretch, Window
 from duly.storage.database import Database
-from duly.storage.rows import at as instant
-from duly.storage.rows import encode, relation
-from duly.storage.types import Instant
 
 #: So many of each are named; the others are counted.
 FIRST = 5
 SPAN, LONGEST = timedelta(days=7), timedelta(days=400)
+#: Queues of which jobs that are ready are named, and jobs that become due that are looked at: of more, a queue whose jobs are the last may be missing.
+NAMED, MOST_DUE = 100, 10_000
 #: Planned instants of one schedule that are looked at.
 MOST_PLANNED = 10_000
 
@@ -52,11 +54,13 @@ class HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class HeldQueue:
-    """The jobs of a queue that would be held: how many, and the first of them."""
+    """The jobs of a queue that would be held: how many, and the first of them (of the first hundred queues)."""
 
     queue: str
     count: int
     first: tuple[HeldJob, ...]
+    #: There may be more than ``count``: they were not counted to the end.
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,51 +103,70 @@ def impact(
         begins,
         ends,
         stretches,
-        db.read(lambda c: tuple(_queues(db, c, window, begins, stretches))),
+        db.snapshot(lambda c: tuple(_queues(c, window, begins, stretches))),
         tuple(_schedules(planned, window, stretches) if planned is not None else ()),
     )
 
 
 def _queues(
-    db: Database, connection: Connection, window: Window, start: datetime, stretches: Sequence[Stretch]
+    connection: Connection, window: Window, start: datetime, stretches: Sequence[Stretch]
 ) -> Iterable[HeldQueue]:
     kind, _, queue = window.scope.partition(":")
     if kind not in ("all", "queue", "channel") or not stretches:
         return
-    # ready jobs start at once, unless the window holds at the beginning
-    ready = stretches[0].start <= start
-    mine = "" if kind == "all" else "AND j.queue = :queue"
-    now = instant(db.is_sqlite, "start")
-    statement = text(
-        f"""
-        SELECT queue, id, task, at, n FROM (
-          SELECT queue, id, task, at, count(*) OVER (PARTITION BY queue) AS n,
-                 row_number() OVER (PARTITION BY queue ORDER BY later, priority DESC, at, id) AS place
-            FROM (SELECT j.queue, j.id, j.task, j.priority, 0 AS later, {now} AS at
-                    FROM jobs j WHERE :ready AND j.status = 'queued' AND (j.due_at IS NULL OR j.due_at <= {now}) {mine}
-                  UNION ALL
-                  SELECT j.queue, j.id, j.task, 0, 1, j.due_at
-                    FROM {relation(db.is_sqlite, {"since": "timestamptz", "until": "timestamptz"})}
-                    JOIN jobs j ON j.due_at >= r.since AND j.due_at < r.until
-                   WHERE j.status = 'queued' AND j.due_at > {now} AND j.due_at < :far {mine}) AS held) AS counted
-         WHERE place <= :first ORDER BY queue, place"""
-    ).bindparams(bindparam("start", type_=Instant), bindparam("far", type_=Instant)).columns(at=Instant)  # fmt: skip
-    rows = connection.execute(
-        statement,
-        {
-            "start": start,
-            "far": FAR,
-            "ready": ready,
-            "first": FIRST,
-            "rows": encode(db.is_sqlite, ({"since": s.start, "until": s.end} for s in stretches)),
-            **({"queue": queue} if kind != "all" else {}),
-        },
+    mine = None if kind == "all" else queue
+    counts: Counter[str] = Counter()
+    more: set[str] = set()
+    first: dict[str, list[HeldJob]] = {}
+    if stretches[0].start <= start:  # ready jobs start at once, unless the window holds at the beginning
+        for stands in depths(connection, start, queue=mine):
+            if stands.ready:
+                counts[stands.queue] = stands.ready
+                more |= {stands.queue} if "ready" in stands.at_least else set()
+        first = _first_ready(connection, start, sorted(counts)[:NAMED])
+    looked = 0
+    for stretch in stretches:
+        rows = _due(connection, start, stretch, MOST_DUE - looked)
+        looked += sum({row.queue: row.n for row in rows}.values())
+        for row in rows:
+            if mine is None or row.queue == mine:
+                named = first.setdefault(row.queue, [])
+                if row.place == 1:
+                    counts[row.queue] += row.n
+                if len(named) < FIRST:
+                    named.append(HeldJob(row.id, row.task, row.due_at))
+        if looked >= MOST_DUE:
+            more |= set(counts)
+            break
+    for name in sorted(counts):
+        yield HeldQueue(name, counts[name], tuple(first.get(name, ())), name in more)
+
+
+def _first_ready(connection: Connection, start: datetime, queues: Sequence[str]) -> dict[str, list[HeldJob]]:
+    """The first of the jobs of each queue that are ready at an instant, in the order of claims."""
+    c: Any = jobs.c
+    due = select(c.queue, c.id, c.task, c.priority).where(text(DUE), c.due_at <= start).order_by(c.due_at).limit(1_000)
+    promoted = connection.execute(due).all()
+    out = {}
+    for name in queues:
+        ready = select(c.queue, c.id, c.task, c.priority).where(text(READY), c.queue == name)
+        found = connection.execute(ready.order_by(c.priority.desc(), c.run_at, c.id).limit(FIRST)).all()
+        found = sorted([*found, *(row for row in promoted if row.queue == name)], key=lambda row: -row.priority)
+        out[name] = [HeldJob(row.id, row.task, start) for row in found[:FIRST]]
+    return out
+
+
+def _due(connection: Connection, start: datetime, stretch: Stretch, most: int) -> Sequence[Any]:
+    """The first jobs of each queue that become due within a stretch (``place`` from 1), and how many there are of it (``n``) among the ``most`` next."""
+    c: Any = jobs.c
+    within = [text(DUE), c.due_at > start, c.due_at >= stretch.start, c.due_at < stretch.end, c.due_at < FAR]
+    some = select(c.queue, c.id, c.task, c.due_at).where(*within).order_by(c.due_at).limit(most).subquery()
+    one = func.row_number().over(partition_by=some.c.queue, order_by=(some.c.due_at, some.c.id)).label("place")
+    n = func.count().over(partition_by=some.c.queue).label("n")
+    placed = select(some.c.queue, some.c.id, some.c.task, some.c.due_at, one, n).subquery()
+    return connection.execute(
+        select(placed).where(placed.c.place <= FIRST).order_by(placed.c.queue, placed.c.place)
     ).all()
-    by_queue: dict[str, list[Any]] = {}
-    for row in rows:
-        by_queue.setdefault(row.queue, []).append(row)
-    for name, found in by_queue.items():
-        yield HeldQueue(name, found[0].n, tuple(HeldJob(row.id, row.task, row.at) for row in found))
 
 
 def _schedules(planned: Planned, window: Window, stretches: Sequence[Stretch]) -> Iterable[HeldSchedule]:

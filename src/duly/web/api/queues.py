@@ -193,6 +193,7 @@ class HeldJob(BaseModel):
 class HeldQueue(BaseModel):
     queue: str
     count: int
+    at_least: bool = Field(description="There may be more: they were not counted to the end.")
     first: list[HeldJob]
 
 
@@ -307,7 +308,12 @@ def routes(app: Duly) -> Any:
             end=found.end,
             stretches=[Stretch(start=s.start, end=s.end) for s in found.stretches[:100]],
             queues=[
-                HeldQueue(queue=q.queue, count=q.count, first=[HeldJob(id=j.id, task=j.task, at=j.at) for j in q.first])
+                HeldQueue(
+                    queue=q.queue,
+                    count=q.count,
+                    at_least=q.at_least,
+                    first=[HeldJob(id=j.id, task=j.task, at=j.at) for j in q.first],
+                )
                 for q in found.queues
             ],
             schedules=[HeldSchedule(schedule=s.schedule, count=s.count, first=list(s.first)) for s in found.schedules],
