@@ -58,6 +58,21 @@ def test_the_first_are_those_that_would_start_first(app: Duly, send: Send, clock
     assert [j.id for j in queue.first] == [*high, due, *low, later]
 
 
+def test_jobs_of_other_queues_hide_none_that_is_due(app: Duly, send: Send, clock: ManualClock) -> None:
+    """However many became due before it; and of those that are ready the order is that of claims."""
+    send(1_005, queue="web", run_at=NOON + timedelta(minutes=1))
+    [due] = send(1, queue="mail", run_at=NOON + timedelta(minutes=5))
+    clock.advance(timedelta(minutes=10))
+    [ready] = send(1, queue="mail")
+    [later] = send(1, queue="mail", run_at=NOON + HOUR)
+    [queue] = app.calendars.impact(Window(tz="UTC", scope="queue:mail")).queues
+    assert [j.id for j in queue.first] == [due, ready, later]
+    assert [(q.queue, q.count, q.first[0].id) for q in app.calendars.impact(Window(tz="UTC")).queues] == [
+        ("mail", 3, due),
+        ("web", 1_005, 1),
+    ]
+
+
 def test_of_a_deep_backlog_what_is_not_counted_to_the_end_says_so(
     app: Duly, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Select, Subquery, func, select, text
 
 from duly.jobs.store import FAR
 from duly.jobs.survey import depths
@@ -123,7 +123,8 @@ def _queues(
             if stands.ready:
                 counts[stands.queue] = stands.ready
                 more |= {stands.queue} if "ready" in stands.at_least else set()
-        first = _first_ready(connection, start, sorted(counts)[:NAMED])
+        first = _first_ready(connection, start, sorted(counts)[:NAMED], mine)
+    unnamed = set(counts) - set(first)
     looked = 0
     for stretch in stretches:
         rows = _due(connection, start, stretch, MOST_DUE - looked)
@@ -133,7 +134,7 @@ def _queues(
                 named = first.setdefault(row.queue, [])
                 if row.place == 1:
                     counts[row.queue] += row.n
-                if len(named) < FIRST:
+                if len(named) < FIRST and row.queue not in unnamed:
                     named.append(HeldJob(row.id, row.task, row.due_at))
         if looked >= MOST_DUE:
             more |= set(counts)
@@ -142,18 +143,33 @@ def _queues(
         yield HeldQueue(name, counts[name], tuple(first.get(name, ())), name in more)
 
 
-def _first_ready(connection: Connection, start: datetime, queues: Sequence[str]) -> dict[str, list[HeldJob]]:
-    """The first of the jobs of each queue that are ready at an instant, in the order of claims."""
+def _first_ready(
+    connection: Connection, start: datetime, queues: Sequence[str], mine: str | None
+) -> dict[str, list[HeldJob]]:
+    """The first of the jobs of each queue that are ready at an instant, in the order of claims. ``mine``: of this queue only."""
     c: Any = jobs.c
-    due = select(c.queue, c.id, c.task, c.priority).where(text(DUE), c.due_at <= start).order_by(c.due_at).limit(1_000)
-    promoted = connection.execute(due).all()
+    place: tuple[Any, ...] = c.priority.desc(), c.run_at, c.id
+    columns = c.queue, c.id, c.task, c.priority, c.run_at
+    # due, and no worker has noticed yet
+    due = [text(DUE), c.due_at <= start, *([c.queue == mine] if mine is not None else [])]
+    some = select(*columns).where(*due).order_by(c.due_at).limit(MOST_DUE).subquery()
+    promoted: dict[str, list[Any]] = {}
+    for row in connection.execute(_placed(some, (some.c.priority.desc(), some.c.run_at, some.c.id))):
+        promoted.setdefault(row.queue, []).append(row)
     out = {}
     for name in queues:
-        ready = select(c.queue, c.id, c.task, c.priority).where(text(READY), c.queue == name)
-        found = connection.execute(ready.order_by(c.priority.desc(), c.run_at, c.id).limit(FIRST)).all()
-        found = sorted([*found, *(row for row in promoted if row.queue == name)], key=lambda row: -row.priority)
+        ready = select(*columns).where(text(READY), c.queue == name).order_by(*place).limit(FIRST)
+        found = [*connection.execute(ready), *promoted.get(name, ())]
+        found.sort(key=lambda row: (-row.priority, row.run_at, row.id))
         out[name] = [HeldJob(row.id, row.task, start) for row in found[:FIRST]]
     return out
+
+
+def _placed(some: Subquery, order: Sequence[Any]) -> Select[Any]:
+    """The first rows of each queue of these (``place`` from 1), in this order, with how many it has (``n``)."""
+    one = func.row_number().over(partition_by=some.c.queue, order_by=order).label("place")
+    placed = select(some, one, func.count().over(partition_by=some.c.queue).label("n")).subquery()
+    return select(placed).where(placed.c.place <= FIRST).order_by(placed.c.queue, placed.c.place)
 
 
 def _due(connection: Connection, start: datetime, stretch: Stretch, most: int) -> Sequence[Any]:
@@ -161,12 +177,7 @@ def _due(connection: Connection, start: datetime, stretch: Stretch, most: int) -
     c: Any = jobs.c
     within = [text(DUE), c.due_at > start, c.due_at >= stretch.start, c.due_at < stretch.end, c.due_at < FAR]
     some = select(c.queue, c.id, c.task, c.due_at).where(*within).order_by(c.due_at).limit(most).subquery()
-    one = func.row_number().over(partition_by=some.c.queue, order_by=(some.c.due_at, some.c.id)).label("place")
-    n = func.count().over(partition_by=some.c.queue).label("n")
-    placed = select(some.c.queue, some.c.id, some.c.task, some.c.due_at, one, n).subquery()
-    return connection.execute(
-        select(placed).where(placed.c.place <= FIRST).order_by(placed.c.queue, placed.c.place)
-    ).all()
+    return connection.execute(_placed(some, (some.c.due_at, some.c.id))).all()
 
 
 def _schedules(planned: Planned, window: Window, stretches: Sequence[Stretch]) -> Iterable[HeldSchedule]:

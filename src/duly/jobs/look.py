@@ -108,7 +108,7 @@ def walk(
     if not floor:
         return Found(newest, None)
     made = [_made(connection, part.table, floor) for part in parts]
-    return Found(newest, floor, True, min((at for at in made if at is not None), default=None))
+    return Found(newest, floor, len(newest) < limit, min((at for at in made if at is not None), default=None))
 
 
 def below_of(ident: int | None) -> int:
@@ -240,7 +240,7 @@ def _made_before(connection: Connection, table: Table, f: JobFilter, top: int) -
     if first is None or first.id > top or first.created_at >= end:
         return 0
     low, high = first.id, min(top, connection.execute(select(func.max(c.id))).scalar_one()) + 1
-    while high - low > FIRST // 10:
+    while high - low > max(FIRST // 10, 1):
         middle = (low + high) // 2
         nearest = select(c.created_at).where(c.id >= middle, c.id < high).order_by(c.id).limit(1)
         at = connection.execute(nearest).scalar()
