@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -150,6 +151,9 @@ def test_an_answer_that_takes_too_long_when_the_server_ends_says_so(
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = serve._server(Duly(sqlite_url), "", None, True)
+        monkeypatch.setattr(
+            logging.getLogger("uvicorn.error"), "handlers", [caplog.handler]
+        )  # its making takes handlers off
         runs = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         runs.start()
         asks = threading.Thread(target=ask, args=(f"http://127.0.0.1:{listener.getsockname()[1]}/",))
@@ -160,7 +164,9 @@ def test_an_answer_that_takes_too_long_when_the_server_ends_says_so(
         asks.join(60)
     [(status, said)] = got
     assert status == 503 and "The server is ending" in said
-    assert not [one for one in caplog.records if one.exc_info], "no traceback"
+    assert ["timeout graceful shutdown exceeded" in one.getMessage() for one in caplog.records] == [True], (
+        "no traceback"
+    )
 
 
 def test_duly_up_serves_the_dashboard_and_ends_with_it(tmp_path: Path) -> None:  # issue 8

@@ -163,8 +163,12 @@ def test_a_look_before_an_instant_does_not_read_what_was_made_after_it(
     assert [job.id for job in page.rows] == history(JobFilter(before=at(100), task="A"))[:3]
 
 
-def test_clocks_that_differ_by_minutes_hide_no_job(app: Duly, history: Callable[[JobFilter], list[int]]) -> None:
+def test_clocks_that_differ_by_minutes_hide_no_job(
+    app: Duly, history: Callable[[JobFilter], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job that was made, by another machine's clock, half an hour after it ended is found."""
+    monkeypatch.setattr(looking, "FIRST", 10)
+    monkeypatch.setattr(looking, "FEW", 0)
     app.db.write(lambda c: c.execute(text("UPDATE jobs_done SET finished_at = created_at")))
     with_some = app.db.read(lambda c: look(c, JobFilter(status=["succeeded"], task="A"), 500)).rows
     early = with_some[5]

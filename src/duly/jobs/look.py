@@ -83,9 +83,9 @@ def look(
 
     The connection must see one state of the database throughout (``Database.snapshot``): a job that ends meanwhile changes its table.
     """
-    begun = time.monotonic()
+    until = until_of(seconds)
     parts, top = _begin(connection, f, below)
-    found = walk(connection, parts, limit, top, None if seconds is None else begun + seconds)
+    found = walk(connection, parts, limit, top, until)
     return found.told(lambda rows: [to_job(row) for row in rows])
 
 
@@ -111,6 +111,11 @@ def walk(
     return Found(newest, floor, len(newest) < limit, min((at for at in made if at is not None), default=None))
 
 
+def until_of(seconds: float | None) -> float | None:
+    """When a look that begins now is to stop (monotonic); None: never."""
+    return None if seconds is None else time.monotonic() + seconds
+
+
 def below_of(ident: int | None) -> int:
     """The highest id of what is below this one; None: of everything."""
     return MOST_ID if ident is None else min(ident - 1, MOST_ID)
@@ -126,10 +131,10 @@ class Tally:
 
 def tally(connection: Connection, f: JobFilter, cap: int, seconds: float | None = None) -> Tally:
     """How many jobs fit, counted as far as ``cap``, and for no longer than ``seconds``. The connection as for ``look``."""
-    begun = time.monotonic()
+    until = until_of(seconds)
     parts, top = _begin(connection, f, None)
     total, floor = 0, 0
-    for floor, highest in _stretches(connection, parts, top, None if seconds is None else begun + seconds):
+    for floor, highest in _stretches(connection, parts, top, until):
         for part in parts:
             some = select(part.table.c.id).where(*part.within(floor, highest)).limit(cap - total).subquery()
             total += connection.execute(select(func.count()).select_from(some)).scalar_one()

@@ -7,14 +7,13 @@ the door: ``channels.py``, ``enqueue.py``, ``read.py``, ``admin.py``, ``keep.py`
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
-from duly.jobs.look import Found
+from duly.jobs.look import Found, until_of
 from duly.jobs.run import INJECT, Context
 from duly.jobs.session import borrowed
 from duly.kernel.errors import InvalidArgument
@@ -209,7 +208,7 @@ class Publishing:
     ) -> Found[Publication]:  # fmt: skip
         """The same for those who wait: it stops after so many seconds, and says how far it came."""
         wanted = filter or PublicationFilter()
-        until = None if seconds is None else time.monotonic() + seconds
+        until = until_of(seconds)
 
         def look(connection: Connection) -> Found[Publication]:
             found: Found[int] = self._store.look(connection, wanted, limit, below, until)

@@ -5,7 +5,6 @@ Every act on a run is audited in its transaction, with who did it and why, and w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +20,7 @@ from duly.jobs.enqueue import NewJob
 from duly.jobs.host import Host as AnyHost
 from duly.jobs.job import ENDED, LIVE, Enqueued
 from duly.jobs.job import Status as JobStatus
-from duly.jobs.look import Found
+from duly.jobs.look import Found, until_of
 from duly.jobs.run import CURRENT
 from duly.jobs.run import Run as JobRun
 from duly.jobs.store import FAR
@@ -420,7 +419,7 @@ class Workflows:
             if all(s in ENDED for s in status)
             else None
         )
-        until = None if seconds is None else time.monotonic() + seconds
+        until = until_of(seconds)
         self._app.open()
         found = self._app.engine.db.snapshot(
             lambda c: self._store.find(
