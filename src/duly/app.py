@@ -394,8 +394,8 @@ class Duly:
             worker.house.add("workflows", KEEP_EVERY, self._workflows.keep)
         for room in self._rooms:
             worker.house.add(room.name, room.every, room.keep)
-        worker.house.add("reservations", 60.0, lambda: self.reservations.prune())
-        worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name))
+        worker.house.add("reservations", 60.0, lambda: self.reservations.prune(), first=5.0)
+        worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name), first=3.0)
         return worker
 
     def keep_rooms(self) -> None:

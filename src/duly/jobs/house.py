@@ -40,6 +40,8 @@ class Duty:
     name: str
     every: float
     act: Callable[[], object]
+    #: Seconds after the worker's start at which it is done for the first time. What nobody waits for leaves the first moments to the jobs.
+    first: float = 0.0
     due: float = 0.0
 
 
@@ -68,25 +70,27 @@ class Housekeeper:
         lease = worker.terms.seconds
         self.duties = [
             Duty("controls", 0.25, self.controls),
-            Duty("stale", 0.5, self.stale),
-            Duty("cancels", 0.5, self.cancels),
+            Duty("stale", 0.5, self.stale, first=0.5),
+            Duty("cancels", 0.5, self.cancels, first=0.5),
             Duty("rescue", min(lease / 3, 10.0), self.rescue),
             Duty("presence", min(5.0, lease / 2), self.presence),
             Duty("progress", 10.0, self.progress),
-            Duty("seal", 2.0, self.seal),
-            Duty("parents", 15.0, self.parents),
-            Duty("prune", 60.0, self.prune),
+            Duty("seal", 2.0, self.seal, first=2.0),
+            Duty("parents", 15.0, self.parents, first=3.0),
+            Duty("prune", 60.0, self.prune, first=5.0),
             Duty("blackouts", 60.0, self.blackouts.check),
         ]
 
-    def add(self, name: str, every: float, act: Callable[[], object]) -> None:
-        """Another room's duty, done every so many seconds while the worker runs."""
-        self.duties.append(Duty(name, every, act))
+    def add(self, name: str, every: float, act: Callable[[], object], first: float = 0.0) -> None:
+        """Another room's duty, done every so many seconds while the worker runs, and so many after its start for the first time."""
+        self.duties.append(Duty(name, every, act, first))
 
     def step(self) -> None:
         """Do what is due, then wait a little."""
         if self._bell is None:
             self._bell = self.db.control_bell(CONTROLS_SEEN)
+            for duty in self.duties:
+                duty.due = time.monotonic() + duty.first
         now, trouble = time.monotonic(), None
         for duty in self.duties:
             if duty.due > now:
@@ -228,10 +232,10 @@ class Housekeeper:
 
     def seal(self) -> None:
         """Extend the hash chain over the audit trail."""
-        busy, self._sealed_at = self.worker.tally.claimed - self._sealed_at > 100, self.worker.tally.claimed
         # under load the chain may lag behind; it catches up when there is time
-        for _ in range(1 if busy else 20):
-            if self._sealer.seal(5000) == 0:
+        for _ in range(20):
+            busy, self._sealed_at = self.worker.tally.claimed - self._sealed_at > 100, self.worker.tally.claimed
+            if self._sealer.seal(5000) == 0 or busy:
                 break
 
     def parents(self) -> None:
