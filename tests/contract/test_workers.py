@@ -12,6 +12,8 @@ import pytest
 
 from contract.hands import AT_ONCE, Later, actions, attempts, ids, rows, wait_until, working
 from duly import Context, Duly, Status
+from duly.jobs.run import Run
+from duly.jobs.settle import Claimed
 from duly.kernel.events import Event
 from duly.testing import drain
 
@@ -256,6 +258,115 @@ def test_on_sqlite_a_claim_is_left_to_the_settler_while_it_writes(sqlite_url: st
     assert not claims()
     worker._done.get()
     assert claims()
+    [lane] = worker.lanes.values()
+    lane.transit = 1  # jobs are at hand, so the settler will come soon
+    assert not claims()
+    worker._batches += 1  # it did, and there are still some
+    assert not claims()
+    assert claims()  # this time it did not come: they are slow
+    lane.transit = 0
     worker.house.close()
+    worker._bell.close()
+    app.close()
+
+
+def test_a_ring_that_finds_no_room_asks_the_database_nothing(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("X")(lambda: None)
+    worker, asked = app.worker(), []
+    worker._promote = lambda: asked.append(True) or 0  # type: ignore[method-assign,func-returns-value]
+    worker._next_due = math.inf
+
+    def rings(room: int) -> int:
+        asked.clear()
+        worker._claim_all = lambda: (0, room)  # type: ignore[method-assign]
+        worker._rang = True
+        worker._bell.ring()
+        worker._claim_step()
+        return len(asked)
+
+    assert rings(0) == 0
+    assert worker._rang  # it is not forgotten
+    assert rings(1) == 1  # there is room and nothing ready: perhaps something is due sooner than was known
+    worker.house.close()
+    worker._bell.close()
+    app.close()
+
+
+def test_what_ended_is_settled_a_batch_at_a_time_and_a_job_stands_in_a_batch_once(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("X")(lambda: None)
+    worker = app.worker()
+    [lane] = worker.lanes.values()
+    worker.batch = 3
+
+    def ended(*idents: int) -> None:
+        worker._done.put([
+            Run(Claimed(ident, "default", "default", "X", "{}", 1, 4, 0, None, None, 0.0, None, None, None, None, None), None, lane, 0.0)
+            for ident in idents
+        ])  # fmt: skip
+
+    def batch() -> list[int]:
+        return [run.claimed.id for run in worker._gather()]
+
+    ended(1, 2)
+    ended(3, 4, 5, 6, 7)
+    assert [batch(), batch(), batch()] == [[1, 2, 3], [4, 5, 6], [7]]
+    ended(1, 1, 2)  # claimed here again before its first end was written
+    ended(3)
+    assert [batch(), batch()] == [[1, 2], [1, 3]]
+    worker._done.put(None)  # the end of the worker
+    assert batch() == []
+    worker.house.close()
+    worker._bell.close()
+    app.close()
+
+
+def test_a_worker_that_starts_turns_to_the_jobs_before_what_nobody_waits_for(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("X")(lambda: None)
+    house, done = app.worker().house, []
+    for duty in house.duties:
+        duty.act = lambda name=duty.name: done.append(name)  # type: ignore[misc]
+    house.wake()
+    house.step()
+    assert {"controls", "presence", "rescue", "blackouts", "schedules"} <= set(done)
+    assert not {"alerts", "parents", "prune", "reservations", "seal"} & set(done)
+    later = {duty.name: duty.due for duty in house.duties}
+    assert later["prune"] > later["seal"] > later["controls"]
+    house.close()
+    app.close()
+
+
+def test_a_worker_takes_fewer_at_once_where_nobody_else_writes_meanwhile(sqlite_url: str, pg_url: str) -> None:
+    def batch(url: str, **settings: int) -> int:
+        app = Duly(url, **settings)  # type: ignore[arg-type]
+        app.task("X")(lambda: None)
+        worker = app.worker()
+        worker._bell.close()
+        app.close()
+        return worker.batch
+
+    assert (batch(sqlite_url), batch(pg_url)) == (500, 1000)
+    assert (batch(sqlite_url, claim_batch=7), batch(pg_url, claim_batch=7)) == (7, 7)
+
+
+def test_sealing_leaves_off_while_jobs_come_by_the_hundred(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("X")(lambda: None)
+    worker, sealed = app.worker(), []
+    house = worker.house
+    worker.tally.claimed = 0
+
+    def seal(_limit: int) -> int:
+        sealed.append(True)
+        if len(sealed) == 2:
+            worker.tally.claimed += 1000
+        return 1
+
+    house._sealer.seal = seal  # type: ignore[method-assign]
+    house.seal()
+    assert len(sealed) == 3
+    house.close()
     worker._bell.close()
     app.close()

@@ -16,6 +16,8 @@ from typing import Any
 HORIZON = 0.1
 #: Fewer ends than this say nothing of the pace before that time has passed.
 FEW = 8
+#: Without a free slot, less than this part of a claim is not worth asking for: what a claim costs hardly depends on its size.
+WORTH = 0.5
 #: A prefetched job that has not started after this many seconds is given back.
 STALE = 1.0
 
@@ -77,7 +79,7 @@ class Lane:
     def take_stock(self) -> None:
         """Set ``call_at`` from the pace."""
         depth = self._depth()
-        self.call_at = self.concurrency + depth - max(1, min(depth, self.batch) // 4)
+        self.call_at = self.concurrency + depth - max(1, int(min(depth, self.batch) * WORTH))
 
     def _depth(self) -> int:
         """How many jobs to hold beyond the free slots: two claims deep, so that one is on its way while the other is worked off."""
@@ -90,6 +92,6 @@ class Lane:
         depth = self._depth()
         # a long line of unsettled jobs means that storage is behind: more claims would not help
         want = min(free + depth, self.batch, self.concurrency + 4 * self.batch - self.outstanding)
-        if free <= 0 and want < min(depth, self.batch) // 4:
+        if free <= 0 and want < min(depth, self.batch) * WORTH:
             return 0  # enough is at hand; a larger claim costs less
         return max(0, want)

@@ -221,6 +221,7 @@ class _Hand(Worker):
         self._ended.set()
 
     async def _write_down(self) -> None:
+        self._hand_over()
         while self._settler.ready and not self._done.empty():
             await self.db.arun(self._settle_step)
         if not self._settler.ready:

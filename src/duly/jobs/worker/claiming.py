@@ -31,32 +31,39 @@ class Claiming(Running):
             self._quiet.clear()
             if got >= asked // 2:
                 return  # there is more where this came from
-        elif self._rang and self._promote():
-            self._rang = False
+        elif asked and self._rang and self._promote():
             return  # what rang was due already, or became so
         else:
             self._quiet.set()
         if got == 0:
             # a ring may mean that something is due sooner than was known: it is looked at after the claim, which is likelier
             pause = self._next_due - time.monotonic() if asked else self.settings.poll
-            self._rang = self._bell.wait(min(max(pause, 0.001), self.settings.poll))
+            self._rang = self._bell.wait(min(max(pause, 0.001), self.settings.poll)) or self._rang
 
     def _yields(self) -> bool:
         """Leave the claim to the settler, which on SQLite claims in its own transaction, and wait until it has written.
 
         While it is at that, or about to be, a claim of one's own would stand in line behind it and take a transaction more.
-        Queues that something governs are claimed here only.
+        It is about to be while jobs are at hand that have not started; but if it has not come since they were waited for, they
+        are slow. Queues that something governs are claimed here only.
         """
-        if not self._fused or self.house.governed:
+        if not self._exchanges:
             return False
         self._yielding = True  # before it is looked: the settler rings when it is done
         try:
-            if not self._writing and self._done.empty():
+            writes = self._writing or bool(self._over) or not self._done.empty()
+            if not writes and (self._waited_at == self._batches or not self._at_hand()):
+                self._waited_at = -1
                 return False
+            self._waited_at = self._batches
             self._rang = self._bell.wait(YIELD) or self._rang
         finally:
             self._yielding = False
         return True
+
+    def _at_hand(self) -> bool:
+        """Are there claimed jobs that have not started?"""
+        return any(lane.buffer or lane.transit for lane in self.lanes.values())
 
     def _claim_all(self) -> tuple[int, int]:
         """Ask for as much as there is room for. Returns (got, asked)."""
@@ -150,6 +157,7 @@ class Claiming(Running):
 
     def _promote(self) -> int:
         """Make due jobs claimable, one portion at a time, and find out when to do so next. Returns how many it made."""
+        self._rang = False
         store, moved = self.engine.store, 0
         wait = self.db.read(store.next_due)
         if wait is not None and wait <= 0:

@@ -23,6 +23,8 @@ from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Seconds for which handlers that never wait may follow one another in one turn of the loop.
 SLICE = 0.005
+#: Seconds after which they let another thread have the interpreter, where the settler comes back from the database many times for one batch.
+LEND = 0.0004
 #: Stands for the outcome of a run whose handler has settled it.
 _WRITTEN = Outcome(OutcomeKind.SNOOZED)
 #: A process for handlers that has not begun after so many seconds, imports included, is taken for hung.
@@ -106,6 +108,9 @@ class Running(Accounts):
         An asyncio task per handler is what cancellation and context variables want, and half of what a short handler
         costs. So a handler is driven by hand to where it first waits. One that waits has this task to itself from there on
         to its end. One that ends before that leaves the task to the next, unless it has changed a context variable.
+
+        A thread that asks for the interpreter gets it after 5 ms. The settler, which does so after each of its statements, would
+        hardly write while handlers run, so they lend it now and then.
         """
         lane, untouched = run.lane, contextvars.copy_context()
         lane.pumping = True  # the next ones are taken here
@@ -127,7 +132,11 @@ class Running(Accounts):
                     else:
                         run.handle = asyncio.current_task()
                         break
-                if time.monotonic() > self._turn_until or contextvars.copy_context() != untouched:
+                now = time.monotonic()
+                if self._fused and now > self._lend_at:
+                    time.sleep(0)
+                    self._lend_at = now + LEND
+                if now > self._turn_until or contextvars.copy_context() != untouched:
                     return
                 if self.state != "running" or (found := lane.next_on_loop()) is None:
                     return
@@ -295,7 +304,7 @@ class Running(Accounts):
         self._settled(run, outcome, written=written)
         if lane.buffer:
             self._pump(lane)
-        if lane.running + len(lane.buffer) <= lane.call_at:
+        if lane.running + len(lane.buffer) <= lane.call_at and not self._exchanges:
             self._bell.ring()
 
     def _settled(self, run: Run, outcome: Outcome, *, written: bool = False) -> None:
@@ -313,7 +322,18 @@ class Running(Accounts):
         if written:
             self._account([run], {run.claimed.id})
             return
-        self._done.put(run)
+        self._over.append(run)
+        if len(self._over) == 1:
+            assert self._loop is not None
+            self._loop.call_soon(self._hand_over)
+        elif len(self._over) >= self.batch:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the settler what has ended in this turn of the loop: many at once, so that it writes many at once."""
+        if self._over:
+            self._done.put(self._over)
+            self._over = []
 
     # ------------------------------------------------------------------ timeouts
 

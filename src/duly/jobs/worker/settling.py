@@ -29,7 +29,7 @@ class Settling(Claiming):
         try:
             self._settle_batch(batch)
         finally:
-            self._writing = False
+            self._writing, self._batches = False, self._batches + 1
             if self._yielding:
                 self._bell.ring()
 
@@ -54,8 +54,7 @@ class Settling(Claiming):
                     held = self._write_plainly(settlements[0], error)
                     break
                 if self._settler.stopping.wait(LOOP_BACKOFF.delay(failures)):
-                    for run in batch:
-                        self._done.put(run)
+                    self._done.put(batch)
                     return
         self._account(batch, held)
 
@@ -83,24 +82,17 @@ class Settling(Claiming):
             self._claiming.release()
 
     def _gather(self) -> list[Run]:
-        """Wait for an ended run, then take all that have ended meanwhile. A job stands in a batch once."""
-        first = self._carry or self._done.get()
-        self._carry = None
-        if first is None:
-            return []
-        batch, seen, get = [first], {first.claimed.id}, self._done.get_nowait
-        for _ in range(self.settings.claim_batch - 1):
+        """Wait for ended runs, then take all that have ended meanwhile, up to a batch. A job stands in a batch once."""
+        found, limit = self._carry or self._done.get() or [], self.batch
+        while len(found) < limit:
             try:
-                run = get()
+                found += self._done.get_nowait() or ()
             except queue.Empty:
                 break
-            if run is None:
-                continue
-            if run.claimed.id in seen:
-                self._carry = run
-                break
-            seen.add(run.claimed.id)
-            batch.append(run)
+        batch, self._carry = found[:limit], found[limit:]
+        if len({run.claimed.id for run in batch}) < len(batch):
+            batch, again = _once_each(batch)
+            self._carry = again + self._carry
         return batch
 
     def _write(self, batch: list[Settlement]) -> set[int]:
@@ -116,7 +108,7 @@ class Settling(Claiming):
                 held = self._write([run.settlement])
             except Exception as error:
                 if isinstance(error, DatabaseUnavailable):
-                    self._done.put(run)
+                    self._done.put([run])
                     continue
                 held = self._write_plainly(run.settlement, error)
             self._account([run], held)
@@ -132,3 +124,11 @@ class Settling(Claiming):
         with contextlib.suppress(Exception):
             return self._write([plain])
         return set()
+
+
+def _once_each(runs: list[Run]) -> tuple[list[Run], list[Run]]:
+    """The first run of each job, and the others."""
+    first: dict[int, Run] = {}
+    for run in runs:
+        first.setdefault(run.claimed.id, run)
+    return list(first.values()), [run for run in runs if first[run.claimed.id] is not run]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The most threads for plain handlers in one worker.
 MAX_THREADS = 64
+#: The most jobs taken at once. On SQLite nobody else writes meanwhile, so there are fewer.
+BATCH_SQLITE, BATCH_POSTGRES = 500, 1000
 
 
 @dataclass(slots=True)
@@ -80,13 +82,17 @@ class WorkerState:
         self.clock = engine.clock
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.terms = LeaseTerms(self.settings.lease)
-        self.lanes = {q: Lane(q, n, self.settings.claim_batch) for q, n in queues.items()}
+        #: The most jobs taken, and settled, at once.
+        self.batch = self.settings.claim_batch or (BATCH_SQLITE if self.db.is_sqlite else BATCH_POSTGRES)
+        self.lanes = {q: Lane(q, n, self.batch) for q, n in queues.items()}
         self.tally = Tally()
         self.state = "starting"
         self._lock = threading.Lock()
         self._held: dict[int, Run] = {}
-        self._done: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self._carry: Run | None = None
+        #: Runs that ended in this turn of the loop; those that are to be settled, many at once; and those that the last batch had no room for.
+        self._over: list[Run] = []
+        self._done: queue.SimpleQueue[list[Run] | None] = queue.SimpleQueue()
+        self._carry: list[Run] = []
         self._rang = False
         self._bell = self.db.bell()
         self._beat = threading.Event()
@@ -96,6 +102,8 @@ class WorkerState:
         self._fused = False
         #: The settler is writing; the claimer waits for the end of that.
         self._writing = self._yielding = False
+        #: Batches settled so far, and how many there were when the claimer last waited for one.
+        self._batches, self._waited_at = 0, -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
         self._children: Children | None = None  # made for the first handler in a process
@@ -106,10 +114,16 @@ class WorkerState:
         self._context = contextvars.copy_context()
         self._deadlines = 0
         self._turning, self._turn_until = False, 0.0
+        self._lend_at = 0.0
         self._sweeping = False
         self._quiet = threading.Event()
         self._until_idle: float | None = None
         self._next_due: float = 0.0  # monotonic instant of the next promotion worth making
+
+    @property
+    def _exchanges(self) -> bool:
+        """Does whoever settles claim as well, so that no end of a run need call the claimer?"""
+        return self._fused and not self.house.governed
 
     def held(self) -> list[Run]:
         """What this worker holds at this moment."""
