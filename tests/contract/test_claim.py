@@ -8,14 +8,14 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import make_url, text
 
-from contract.hands import NOON, Hand, ids, rows, run_sql, together, work_off
-from duly import Duly, Status
+from contract.hands import NOON, Hand, ids, rows, run_sql, together, wait_until, work_off, working
+from duly import Context, Duly, Status
 from duly.jobs.sql import postgres
 from duly.testing import ManualClock
 
@@ -305,3 +305,20 @@ def test_a_write_that_follows_a_read_waits_its_turn(sqlite_url: str) -> None:  #
     assert app.jobs.count() == 1
     app.close()
     other.close()
+
+
+def test_a_handler_sees_its_instants_to_the_microsecond(live: Duly) -> None:
+    seen: dict[int, tuple[datetime, datetime]] = {}
+
+    @live.task("X")
+    async def x(me: Context) -> None:
+        seen[me.job.id] = me.job.run_at, me.job.created_at
+
+    planned = [
+        datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=86_399 * n, microseconds=7_919 * n + 1) for n in range(100)
+    ]
+    asked = [x.using(run_at=at).enqueue().job for at in planned]  # type: ignore[call-arg]
+    with working(live.worker({"default": 5})):
+        wait_until(lambda: live.jobs.count(status=[Status.SUCCEEDED]) == 100)
+    assert [seen[job.id][0] for job in asked] == planned
+    assert all(seen[job.id][1] == live.jobs.get(job.id).created_at for job in asked)

@@ -150,7 +150,7 @@ class Codec:
             found = kinds.get(name)
             if found is None or type(value) not in found:
                 return False
-        return self._needed <= arguments.keys()
+        return len(arguments) == len(kinds) or self._needed <= arguments.keys()
 
     # ------------------------------------------------------------------ and back
 

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -189,9 +189,8 @@ def is_unawaited(result: object) -> bool:
 def to_job(c: Claimed, worker: str) -> Job:
     """The claimed row as handlers see it."""
 
-    def instant(value: Any) -> datetime:
-        out: datetime = from_micros(value) if isinstance(value, int) else value.astimezone(UTC)
-        return out
+    def instant(value: int | float) -> datetime:
+        return from_micros(value if isinstance(value, int) else round(value * 1e6))
 
     return Job(
         id=c.id, tenant=c.tenant, queue=c.queue, task=c.task, status=Status.RUNNING, priority=c.priority, input=orjson.loads(c.input), key=c.key,

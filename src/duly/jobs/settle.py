@@ -39,6 +39,7 @@ class Claimed(NamedTuple):
     attempts: int
     max_attempts: int
     priority: int
+    #: As the database gives them: microseconds since 1970 on SQLite, seconds on PostgreSQL. ``run.to_job`` makes instants of them.
     run_at: Any
     created_at: Any
     #: Seconds between the moment it was due and the claim.
