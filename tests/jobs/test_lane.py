@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duly.jobs.claim import HORIZON, Lane
+from duly.jobs.claim import AHEAD, HORIZON, Lane
 
 lanes = st.builds(
     Lane,
@@ -49,7 +49,7 @@ def test_a_lane_with_free_slots_and_nothing_unsettled_always_asks(lane: Lane) ->
 
 
 def test_a_line_of_unsettled_jobs_stops_the_claims() -> None:
-    lane = Lane("q", concurrency=10, batch=100, outstanding=10 + 4 * 100)
+    lane = Lane("q", concurrency=10, batch=100, outstanding=10 + AHEAD * 100)
     assert lane.room() == 0
 
 

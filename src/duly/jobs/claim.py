@@ -18,6 +18,8 @@ HORIZON = 0.1
 FEW = 8
 #: Without a free slot, less than this part of a claim is not worth asking for: what a claim costs hardly depends on its size.
 WORTH = 0.5
+#: So many batches may be claimed and not settled, beside what runs.
+AHEAD = 3
 #: A prefetched job that has not started after this many seconds is given back.
 STALE = 1.0
 
@@ -91,7 +93,7 @@ class Lane:
         free = self.concurrency - waiting
         depth = self._depth()
         # a long line of unsettled jobs means that storage is behind: more claims would not help
-        want = min(free + depth, self.batch, self.concurrency + 4 * self.batch - self.outstanding)
+        want = min(free + depth, self.batch, self.concurrency + AHEAD * self.batch - self.outstanding)
         if free <= 0 and want < min(depth, self.batch) * WORTH:
             return 0  # enough is at hand; a larger claim costs less
         return max(0, want)
