@@ -95,6 +95,16 @@ RETURNING id, run_at, due_at, created_at, CASE WHEN CAST(:notify AS boolean) THE
 """)
 #: The same past the driver's cursor: a single enqueue is a commit and little else.
 _INSERT_ALONE = Statement("duly_insert_one", INSERT_ONE.text)
+#: And for a job that is due at once by the server's clock, as most are: nothing to work out.
+_INSERT_AT_ONCE = Statement(
+    "duly_insert_at_once",
+    f"""
+INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, meta, created_at, fair)
+VALUES (:tenant, :queue, :task, 'queued', :priority, now(), :input, :max_attempts, :meta, now(),
+        coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false))
+RETURNING id, created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END
+""",
+)
 INSERT_MANY = text(f"""
 INSERT INTO jobs (id, {_NEW})
 SELECT r.id, r.tenant, r.queue, r.task, 'queued', r.priority, r.run_at, r.due_at, r.input, r.max_attempts, r.key, r.key_scope,
@@ -217,6 +227,11 @@ def insert_one(connection: Connection, parameters: dict[str, Any]) -> Any:
 
 def insert_alone(pooled: PoolProxiedConnection, parameters: dict[str, Any], prepare: bool) -> Any:
     """The same as a transaction by itself, on a connection of ours that is in none."""
+    if parameters["run_at"] is None and parameters["delay"] is None and parameters["now"] is None:
+        texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_AT_ONCE.names)]
+        value = _INSERT_AT_ONCE.run(pooled, texts, prepare).get_value
+        created_at = instant_of(value(0, 1))
+        return number_of(value(0, 0)), created_at, None, created_at
     texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_ALONE.names)]
     value = _INSERT_ALONE.run(pooled, texts, prepare).get_value
     return number_of(value(0, 0)), instant_of(value(0, 1)), instant_of(value(0, 2)), instant_of(value(0, 3))
