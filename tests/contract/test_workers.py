@@ -6,6 +6,8 @@ import asyncio
 import gc
 import math
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -254,43 +256,54 @@ def test_on_sqlite_a_claim_is_left_to_the_settler_while_it_writes(sqlite_url: st
     assert claims()
     worker.house.governed = frozenset()
     worker._writing = False
-    worker._done.put(None)  # something waits for the settler, which is about to write
-    assert not claims()
-    worker._done.get()
-    assert claims()
     [lane] = worker.lanes.values()
+    worker._over.append(Run(claimed(1), None, lane, 0.0))  # something waits for the settler, which is about to write
+    assert not claims()
+    worker._over.clear()
+    assert claims()
     lane.transit = 1  # jobs are at hand, so the settler will come soon
     assert not claims()
     worker._batches += 1  # it did, and there are still some
     assert not claims()
     assert claims()  # this time it did not come: they are slow
     lane.transit = 0
+    lane.buffer.append((None, 0.0))
+    assert not claims()
+    worker._batches += 1
+    lane.running = lane.concurrency  # they wait for a slot, and that may take long
+    assert claims()
+    lane.buffer.clear()
     worker.house.close()
     worker._bell.close()
     app.close()
 
 
-def test_a_ring_that_finds_no_room_asks_the_database_nothing(sqlite_url: str) -> None:
+def test_room_that_has_come_asks_nobody_what_becomes_due(sqlite_url: str) -> None:
     app = Duly(sqlite_url)
     app.task("X")(lambda: None)
     worker, asked = app.worker(), []
     worker._promote = lambda: asked.append(True) or 0  # type: ignore[method-assign,func-returns-value]
+    worker._claim_all = lambda: (0, 0)  # type: ignore[method-assign]
     worker._next_due = math.inf
 
-    def rings(room: int) -> int:
+    def looks(wake: Callable[[], None]) -> bool:
+        worker._rang = worker._bell.called = False
+        wake()
+        worker._claim_step()  # sleeps, and is woken at once
+        worker._bell.nudge()
         asked.clear()
-        worker._claim_all = lambda: (0, room)  # type: ignore[method-assign]
-        worker._rang = True
-        worker._bell.ring()
         worker._claim_step()
-        return len(asked)
+        return bool(asked)
 
-    assert rings(0) == 0
-    assert worker._rang  # it is not forgotten
-    assert rings(1) == 1  # there is room and nothing ready: perhaps something is due sooner than was known
+    assert not looks(worker._bell.nudge)
+    assert looks(worker._bell.ring)  # also without room: something may be due sooner than was known
     worker.house.close()
     worker._bell.close()
     app.close()
+
+
+def claimed(ident: int) -> Claimed:
+    return Claimed(ident, "default", "default", "X", "{}", 1, 4, 0, None, None, 0.0, None, None, None, None, None)
 
 
 def test_what_ended_is_settled_a_batch_at_a_time_and_a_job_stands_in_a_batch_once(sqlite_url: str) -> None:
@@ -301,10 +314,7 @@ def test_what_ended_is_settled_a_batch_at_a_time_and_a_job_stands_in_a_batch_onc
     worker.batch = 3
 
     def ended(*idents: int) -> None:
-        worker._done.put([
-            Run(Claimed(ident, "default", "default", "X", "{}", 1, 4, 0, None, None, 0.0, None, None, None, None, None), None, lane, 0.0)
-            for ident in idents
-        ])  # fmt: skip
+        worker._put_back([Run(claimed(ident), None, lane, 0.0) for ident in idents])
 
     def batch() -> list[int]:
         return [run.claimed.id for run in worker._gather()]
@@ -315,10 +325,60 @@ def test_what_ended_is_settled_a_batch_at_a_time_and_a_job_stands_in_a_batch_onc
     ended(1, 1, 2)  # claimed here again before its first end was written
     ended(3)
     assert [batch(), batch()] == [[1, 2], [1, 3]]
-    worker._done.put(None)  # the end of the worker
+    worker._settler_bell.set()  # the end of the worker
     assert batch() == []
     worker.house.close()
     worker._bell.close()
+    app.close()
+
+
+def test_what_has_ended_is_written_while_another_handler_holds_the_loop(live: Duly) -> None:
+    written: list[list[int]] = []
+
+    @live.task("X")
+    async def x(n: int) -> None:
+        if n == 1:  # the loop hears of nobody meanwhile
+            for _ in range(500):
+                written.append([job.id for job in live.jobs.find(status=SUCCEEDED)])
+                if written[-1]:
+                    break
+                time.sleep(0.01)
+
+    first, second = x.enqueue_many([{"n": 0}, {"n": 1}])
+    with working(live.worker({"default": 2})):
+        wait_until(lambda: live.jobs.get(second.job.id).is_final)
+    assert written[-1] == [first.job.id]
+
+
+def test_a_full_worker_hears_of_what_becomes_due(live: Duly) -> None:
+    order: list[str] = []
+    go = threading.Event()
+
+    @live.task("X")
+    def x(name: str) -> None:
+        order.append(name)
+        go.wait(5)
+
+    with working(live.worker({"default": 1})):
+        x.enqueue("first")
+        wait_until(lambda: order == ["first"])
+        soon = x.using(run_in=timedelta(seconds=0.2), priority=9).enqueue("urgent").job
+        # due and ready although this worker, the only one, has no slot: others may have
+        wait_until(lambda: live.jobs.get(soon.id).due_at is None)
+        assert order == ["first"]
+        go.set()
+        wait_until(lambda: live.jobs.count(status=SUCCEEDED) == 2)
+
+
+def test_a_worker_that_ends_because_nothing_is_left_does_what_it_put_off(sqlite_url: str) -> None:
+    app = Duly(sqlite_url)
+    app.task("X")(lambda: None).enqueue()
+    worker, done = app.worker(), []
+    for duty in worker.house.duties:
+        if duty.name in ("prune", "parents", "alerts", "reservations"):
+            duty.act = lambda name=duty.name: done.append(name)  # type: ignore[misc]
+    worker.run(until_idle=True)
+    assert sorted(done) == ["alerts", "parents", "prune", "reservations"]
     app.close()
 
 

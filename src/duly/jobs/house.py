@@ -43,6 +43,8 @@ class Duty:
     #: Seconds after the worker's start at which it is done for the first time. What nobody waits for leaves the first moments to the jobs.
     first: float = 0.0
     due: float = 0.0
+    #: It was done at least once.
+    done: bool = False
 
 
 class Housekeeper:
@@ -96,6 +98,7 @@ class Housekeeper:
             if duty.due > now:
                 continue
             duty.due = now + duty.every
+            duty.done = True
             try:
                 duty.act()
                 # a long duty keeps nobody from hearing of a pause, nor from a blackout's beginning or end
@@ -209,8 +212,12 @@ class Housekeeper:
 
         self.db.write(say)
 
-    def say_goodbye(self) -> None:
-        """Seal what was done last, and leave the list of workers."""
+    def say_goodbye(self, idle: bool = False) -> None:
+        """Seal what was done last, and leave the list of workers. ``idle``: there was nothing left to do, so what was put off is done now."""
+        for duty in self.duties if idle else ():
+            if not duty.done:
+                with contextlib.suppress(Exception):
+                    duty.act()
         for _ in range(20):
             if self._sealer.seal(5000) == 0:
                 break

@@ -221,8 +221,7 @@ class _Hand(Worker):
         self._ended.set()
 
     async def _write_down(self) -> None:
-        self._hand_over()
-        while self._settler.ready and not self._done.empty():
+        while self._settler.ready and self._over:
             await self.db.arun(self._settle_step)
         if not self._settler.ready:
             raise DatabaseUnavailable(f"an outcome could not be written: {self._settler.problem}")

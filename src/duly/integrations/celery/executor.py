@@ -113,7 +113,7 @@ class Executor(Worker):
             supervised.stop()
         self._beat.set()
         self.house.wake()
-        self._done.put(None)
+        self._settler_bell.set()
         for supervised in self.loops:
             await self._loop.run_in_executor(None, supervised.join, 3.0)
         self._threads.close()
@@ -223,7 +223,7 @@ class _House(Housekeeper):
         self.duties = [duty for duty in self.duties if duty.name == "cancels"]
         self._bell = Bell()  # changes of gate and queues do not concern it
 
-    def say_goodbye(self) -> None:
+    def say_goodbye(self, idle: bool = False) -> None:
         """It is on no list."""
 
 

@@ -38,7 +38,7 @@ class Accounts(WorkerState):
         """After the write: let go of what was settled, count it and tell it."""
         self._forget(runs)
         if any(lane.room() > 0 for lane in self.lanes.values()):
-            self._bell.ring()
+            self._bell.nudge()
         counts = Counter[str]()
         told: list[tuple[str, str, str, float]] | None = [] if self.emitter.active else None
         for run in runs:
@@ -54,6 +54,8 @@ class Accounts(WorkerState):
                 told.append((c.queue, c.task, event, run.ended_mono - run.started_mono if run.started_mono else 0.0))
                 if event in _TOLD:
                     self._tell(c, s)
+        if counts["retry"] or counts["snooze"] or counts["wait"]:
+            self._bell.ring()  # something may be due sooner than was known
         self.tally.add(
             succeeded=counts["succeed"] + counts["wait"], failed=counts["fail"], retried=counts["retry"], cancelled=counts["cancel"],
             snoozed=counts["snooze"], released=counts["release"], lost=counts["lost"],

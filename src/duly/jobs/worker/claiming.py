@@ -31,14 +31,13 @@ class Claiming(Running):
             self._quiet.clear()
             if got >= asked // 2:
                 return  # there is more where this came from
-        elif asked and self._rang and self._promote():
+        elif self._rang and self._promote():
             return  # what rang was due already, or became so
         else:
             self._quiet.set()
         if got == 0:
             # a ring may mean that something is due sooner than was known: it is looked at after the claim, which is likelier
-            pause = self._next_due - time.monotonic() if asked else self.settings.poll
-            self._rang = self._bell.wait(min(max(pause, 0.001), self.settings.poll)) or self._rang
+            self._rest(self._next_due - time.monotonic())
 
     def _yields(self) -> bool:
         """Leave the claim to the settler, which on SQLite claims in its own transaction, and wait until it has written.
@@ -51,19 +50,26 @@ class Claiming(Running):
             return False
         self._yielding = True  # before it is looked: the settler rings when it is done
         try:
-            writes = self._writing or bool(self._over) or not self._done.empty()
+            writes = self._writing or bool(self._over)
             if not writes and (self._waited_at == self._batches or not self._at_hand()):
                 self._waited_at = -1
                 return False
             self._waited_at = self._batches
-            self._rang = self._bell.wait(YIELD) or self._rang
+            self._rest(YIELD)
         finally:
             self._yielding = False
         return True
 
     def _at_hand(self) -> bool:
-        """Are there claimed jobs that have not started?"""
-        return any(lane.buffer or lane.transit for lane in self.lanes.values())
+        """Are there claimed jobs that are about to start?"""
+        lanes = self.lanes.values()
+        return any(lane.transit or (lane.buffer and lane.running < lane.concurrency) for lane in lanes)
+
+    def _rest(self, pause: float) -> None:
+        """Sleep on the bell. ``_rang``: somebody rang since it was last asked what becomes due, and not only for room that has come."""
+        self._bell.wait(min(max(pause, 0.001), self.settings.poll))
+        if self._bell.called:
+            self._bell.called, self._rang = False, True
 
     def _claim_all(self) -> tuple[int, int]:
         """Ask for as much as there is room for. Returns (got, asked)."""

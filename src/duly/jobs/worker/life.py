@@ -93,13 +93,13 @@ class Worker(Settling):
             self.house.wake()
             for wake in self._wakes:
                 wake()
-            self._done.put(None)
+            self._settler_bell.set()
             if listener is not None:
                 await loop.run_in_executor(None, listener.stop)
             for supervised in self.loops:
                 await loop.run_in_executor(None, supervised.join, 3.0)
             with contextlib.suppress(Exception):
-                await loop.run_in_executor(None, self.house.say_goodbye)
+                await loop.run_in_executor(None, self.house.say_goodbye, self._until_idle is not None)
             self._threads.close()
             self._bell.close()
             self.house.close()

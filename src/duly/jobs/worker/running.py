@@ -305,7 +305,7 @@ class Running(Accounts):
         if lane.buffer:
             self._pump(lane)
         if lane.running + len(lane.buffer) <= lane.call_at and not self._exchanges:
-            self._bell.ring()
+            self._bell.nudge()
 
     def _settled(self, run: Run, outcome: Outcome, *, written: bool = False) -> None:
         if run.settled:
@@ -323,17 +323,14 @@ class Running(Accounts):
             self._account([run], {run.claimed.id})
             return
         self._over.append(run)
-        if len(self._over) == 1:
+        ended = len(self._over)
+        if ended == 1:
             assert self._loop is not None
-            self._loop.call_soon(self._hand_over)
-        elif len(self._over) >= self.batch:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Give the settler what has ended in this turn of the loop: many at once, so that it writes many at once."""
-        if self._over:
-            self._done.put(self._over)
-            self._over = []
+            self._turned.clear()
+            self._loop.call_soon(self._turned.set)
+            self._settler_bell.set()
+        elif ended == self.batch:
+            self._turned.set()
 
     # ------------------------------------------------------------------ timeouts
 

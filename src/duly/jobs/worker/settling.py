@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import secrets
 import time
 
@@ -15,6 +14,8 @@ from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.worker.claiming import Claiming
 from duly.kernel.errors import DatabaseUnavailable, brief
 
+#: Seconds for which the settler waits for more ends of the same turn of the loop.
+LINGER = 0.003
 UNSTORABLE = {"type": "UnstorableOutcome", "message": "the database refused the outcome of this run"}
 
 
@@ -31,7 +32,7 @@ class Settling(Claiming):
         finally:
             self._writing, self._batches = False, self._batches + 1
             if self._yielding:
-                self._bell.ring()
+                self._bell.nudge()
 
     def _settle_batch(self, batch: list[Run]) -> None:
         settlements = [run.settlement for run in batch if run.settlement is not None]
@@ -54,7 +55,7 @@ class Settling(Claiming):
                     held = self._write_plainly(settlements[0], error)
                     break
                 if self._settler.stopping.wait(LOOP_BACKOFF.delay(failures)):
-                    self._done.put(batch)
+                    self._put_back(batch)
                     return
         self._account(batch, held)
 
@@ -82,18 +83,29 @@ class Settling(Claiming):
             self._claiming.release()
 
     def _gather(self) -> list[Run]:
-        """Wait for ended runs, then take all that have ended meanwhile, up to a batch. A job stands in a batch once."""
-        found, limit = self._carry or self._done.get() or [], self.batch
-        while len(found) < limit:
+        """Wait for ended runs, then take all that have ended meanwhile, up to a batch. A job stands in a batch once.
+
+        Runs that end in one turn of the loop are taken together, but nobody waits longer than a moment: the turn may be held up by
+        a handler that computes.
+        """
+        if not self._over and not self._carry:
+            self._settler_bell.wait()
+        self._settler_bell.clear()
+        if len(self._over) < self.batch:
+            self._turned.wait(LINGER)
+        found, self._carry, take = self._carry, [], self._over.popleft
+        while len(found) < self.batch:
             try:
-                found += self._done.get_nowait() or ()
-            except queue.Empty:
+                found.append(take())
+            except IndexError:
                 break
-        batch, self._carry = found[:limit], found[limit:]
-        if len({run.claimed.id for run in batch}) < len(batch):
-            batch, again = _once_each(batch)
-            self._carry = again + self._carry
-        return batch
+        if len({run.claimed.id for run in found}) < len(found):
+            found, self._carry = _once_each(found)
+        return found
+
+    def _put_back(self, runs: list[Run]) -> None:
+        self._over.extend(runs)
+        self._settler_bell.set()
 
     def _write(self, batch: list[Settlement]) -> set[int]:
         store = self.engine.store
@@ -108,7 +120,7 @@ class Settling(Claiming):
                 held = self._write([run.settlement])
             except Exception as error:
                 if isinstance(error, DatabaseUnavailable):
-                    self._done.put([run])
+                    self._put_back([run])
                     continue
                 held = self._write_plainly(run.settlement, error)
             self._account([run], held)

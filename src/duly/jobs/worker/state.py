@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import contextvars
 import os
-import queue
 import random
 import secrets
 import socket
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -89,10 +89,13 @@ class WorkerState:
         self.state = "starting"
         self._lock = threading.Lock()
         self._held: dict[int, Run] = {}
-        #: Runs that ended in this turn of the loop; those that are to be settled, many at once; and those that the last batch had no room for.
-        self._over: list[Run] = []
-        self._done: queue.SimpleQueue[list[Run] | None] = queue.SimpleQueue()
+        #: Runs that ended and are to be settled, and those of the last batch that had to stand back.
+        self._over: deque[Run] = deque()
         self._carry: list[Run] = []
+        #: Since the first of them ended, the loop's turn has ended, or a batch is full: the settler need not wait for more.
+        self._turned = threading.Event()
+        #: Set when the first of them ends.
+        self._settler_bell = threading.Event()
         self._rang = False
         self._bell = self.db.bell()
         self._beat = threading.Event()
