@@ -15,6 +15,8 @@ from duly.kernel.errors import DatabaseUnavailable, brief
 
 #: Seconds after which the claimer looks again whether the settler is still at it.
 YIELD = 0.02
+#: Seconds for which it leaves the interpreter to the loop when it has claimed all there was, so that the jobs start before it looks what becomes due.
+MOMENT = 0.0003
 
 
 class Claiming(Running):
@@ -31,6 +33,7 @@ class Claiming(Running):
             self._quiet.clear()
             if got >= asked // 2:
                 return  # there is more where this came from
+            time.sleep(MOMENT)
         elif self._rang and self._promote():
             return  # what rang was due already, or became so
         else:
