@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 
 from contract.hands import AT_ONCE, Later, actions, attempts, ids, rows, wait_until, working
-from duly import Context, Duly, Status
+from duly import Context, Duly, Status, Worker
 from duly.jobs.run import Run
 from duly.jobs.settle import Claimed
 from duly.kernel.events import Event
@@ -350,14 +350,15 @@ def test_what_has_ended_is_written_while_another_handler_holds_the_loop(live: Du
     assert written[-1] == [first.job.id]
 
 
-def test_a_full_worker_hears_of_what_becomes_due(live: Duly) -> None:
+def test_a_full_worker_hears_of_what_becomes_due(db_url: str) -> None:
+    live = Duly(db_url, poll=3600.0)  # looking now and then does not help it
     order: list[str] = []
     go = threading.Event()
 
     @live.task("X")
     def x(name: str) -> None:
         order.append(name)
-        go.wait(5)
+        go.wait(60)
 
     with working(live.worker({"default": 1})):
         x.enqueue("first")
@@ -368,16 +369,30 @@ def test_a_full_worker_hears_of_what_becomes_due(live: Duly) -> None:
         assert order == ["first"]
         go.set()
         wait_until(lambda: live.jobs.count(status=SUCCEEDED) == 2)
+    live.close()
 
 
 def test_a_worker_that_ends_because_nothing_is_left_does_what_it_put_off(sqlite_url: str) -> None:
     app = Duly(sqlite_url)
-    app.task("X")(lambda: None).enqueue()
-    worker, done = app.worker(), []
-    for duty in worker.house.duties:
-        if duty.name in ("prune", "parents", "alerts", "reservations"):
-            duty.act = lambda name=duty.name: done.append(name)  # type: ignore[misc]
-    worker.run(until_idle=True)
+    x = app.task("X")(lambda: None)
+    x.enqueue()
+    x.using(
+        run_in=timedelta(minutes=10)
+    ).enqueue()  # is waited for by one that runs until nothing is due within an hour
+    done: list[str] = []
+
+    def watched() -> Worker:
+        worker = app.worker()
+        for duty in worker.house.duties:
+            if duty.name in ("prune", "parents", "alerts", "reservations"):
+                duty.act = lambda name=duty.name: done.append(name)  # type: ignore[misc]
+        return worker
+
+    told = watched()
+    threading.Timer(0.5, told.stop).start()
+    told.run(until_idle=3600.0)
+    assert done == []  # whoever told it to stop is not kept waiting
+    watched().run(until_idle=True)
     assert sorted(done) == ["alerts", "parents", "prune", "reservations"]
     app.close()
 

@@ -81,11 +81,15 @@ class Lane:
     def take_stock(self) -> None:
         """Set ``call_at`` from the pace."""
         depth = self._depth()
-        self.call_at = self.concurrency + depth - max(1, int(min(depth, self.batch) * WORTH))
+        self.call_at = self.concurrency + depth - max(1, self._worth(depth))
 
     def _depth(self) -> int:
         """How many jobs to hold beyond the free slots: two claims deep, so that one is on its way while the other is worked off."""
         return 0 if self.tight else min(2 * self.batch, int(self.pace * HORIZON))
+
+    def _worth(self, depth: int) -> int:
+        """Less is not worth a claim while no slot is free."""
+        return int(min(depth, self.batch) * WORTH)
 
     def room(self) -> int:
         """How many jobs to ask for now; 0 while it is not worth asking."""
@@ -94,6 +98,6 @@ class Lane:
         depth = self._depth()
         # a long line of unsettled jobs means that storage is behind: more claims would not help
         want = min(free + depth, self.batch, self.concurrency + AHEAD * self.batch - self.outstanding)
-        if free <= 0 and want < min(depth, self.batch) * WORTH:
+        if free <= 0 and want < self._worth(depth):
             return 0  # enough is at hand; a larger claim costs less
         return max(0, want)

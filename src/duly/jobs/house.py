@@ -43,7 +43,7 @@ class Duty:
     #: Seconds after the worker's start at which it is done for the first time. What nobody waits for leaves the first moments to the jobs.
     first: float = 0.0
     due: float = 0.0
-    #: It was done at least once.
+    #: It came to its turn at least once.
     done: bool = False
 
 
@@ -108,11 +108,25 @@ class Housekeeper:
                 trouble = error
                 break
             except Exception as error:
-                self.emitter.emit("duty_failed", "error", duty=duty.name, error=brief(error))
+                self._failed(duty, error)
         if trouble is not None:
             raise trouble
         if self._bell.wait(max(0.02, min(d.due for d in self.duties) - time.monotonic())):
             self.duties[0].due = 0.0
+
+    def catch_up(self) -> None:
+        """Do what was put off and never came to its turn: for a worker that ends because nothing is left."""
+        for duty in self.duties:
+            if not duty.done:
+                try:
+                    duty.act()
+                except DatabaseUnavailable:
+                    raise
+                except Exception as error:
+                    self._failed(duty, error)
+
+    def _failed(self, duty: Duty, error: Exception) -> None:
+        self.emitter.emit("duty_failed", "error", duty=duty.name, error=brief(error))
 
     def wake(self) -> None:
         """Make the loop look now, at the controls and at whether it is to end."""
@@ -212,12 +226,8 @@ class Housekeeper:
 
         self.db.write(say)
 
-    def say_goodbye(self, idle: bool = False) -> None:
-        """Seal what was done last, and leave the list of workers. ``idle``: there was nothing left to do, so what was put off is done now."""
-        for duty in self.duties if idle else ():
-            if not duty.done:
-                with contextlib.suppress(Exception):
-                    duty.act()
+    def say_goodbye(self) -> None:
+        """Seal what was done last, and leave the list of workers."""
         for _ in range(20):
             if self._sealer.seal(5000) == 0:
                 break

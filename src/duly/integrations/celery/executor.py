@@ -223,7 +223,7 @@ class _House(Housekeeper):
         self.duties = [duty for duty in self.duties if duty.name == "cancels"]
         self._bell = Bell()  # changes of gate and queues do not concern it
 
-    def say_goodbye(self, idle: bool = False) -> None:
+    def say_goodbye(self) -> None:
         """It is on no list."""
 
 

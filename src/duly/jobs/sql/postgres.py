@@ -102,7 +102,7 @@ _INSERT_AT_ONCE = Statement(
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, meta, created_at, fair)
 VALUES (:tenant, :queue, :task, 'queued', :priority, now(), :input, :max_attempts, :meta, now(),
         coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false))
-RETURNING id, created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END
+RETURNING id, run_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END
 """,
 )
 INSERT_MANY = text(f"""
@@ -227,14 +227,14 @@ def insert_one(connection: Connection, parameters: dict[str, Any]) -> Any:
 
 def insert_alone(pooled: PoolProxiedConnection, parameters: dict[str, Any], prepare: bool) -> Any:
     """The same as a transaction by itself, on a connection of ours that is in none."""
-    if parameters["run_at"] is None and parameters["delay"] is None and parameters["now"] is None:
-        texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_AT_ONCE.names)]
-        value = _INSERT_AT_ONCE.run(pooled, texts, prepare).get_value
-        created_at = instant_of(value(0, 1))
-        return number_of(value(0, 0)), created_at, None, created_at
-    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_ALONE.names)]
-    value = _INSERT_ALONE.run(pooled, texts, prepare).get_value
-    return number_of(value(0, 0)), instant_of(value(0, 1)), instant_of(value(0, 2)), instant_of(value(0, 3))
+    at_once = parameters["run_at"] is None and parameters["delay"] is None and parameters["now"] is None
+    statement = _INSERT_AT_ONCE if at_once else _INSERT_ALONE
+    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, statement.names)]
+    value = statement.run(pooled, texts, prepare).get_value
+    ident, run_at = number_of(value(0, 0)), instant_of(value(0, 1))
+    if at_once:
+        return ident, run_at, None, run_at
+    return ident, run_at, instant_of(value(0, 2)), instant_of(value(0, 3))
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:

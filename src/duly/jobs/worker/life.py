@@ -99,7 +99,9 @@ class Worker(Settling):
             for supervised in self.loops:
                 await loop.run_in_executor(None, supervised.join, 3.0)
             with contextlib.suppress(Exception):
-                await loop.run_in_executor(None, self.house.say_goodbye, self._until_idle is not None)
+                if self._idled:
+                    await loop.run_in_executor(None, self.house.catch_up)
+                await loop.run_in_executor(None, self.house.say_goodbye)
             self._threads.close()
             self._bell.close()
             self.house.close()
@@ -204,6 +206,7 @@ class Worker(Settling):
             except DulyError:
                 continue
             if not busy and not self._held:
+                self._idled = True
                 self.stop()
                 return
 

@@ -121,6 +121,8 @@ class WorkerState:
         self._sweeping = False
         self._quiet = threading.Event()
         self._until_idle: float | None = None
+        #: It ends because nothing is left.
+        self._idled = False
         self._next_due: float = 0.0  # monotonic instant of the next promotion worth making
 
     @property
