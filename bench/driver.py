@@ -146,7 +146,9 @@ class Bench:
     # ---------------------------------------------------------------- processes
 
     def _environment(self, contender: Contender, target: str, run: str) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DULY_BENCH_", "DULY_DATABASE_"))}
+        # compiled files are kept, as an installation has them: compiling at the start leaves a worker megabytes larger
+        unwanted = ("DULY_BENCH_", "DULY_DATABASE_", "PYTHONDONTWRITEBYTECODE")
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
         return (
             inherited
             | contender.environment

@@ -46,6 +46,8 @@ hypothesis.settings.load_profile("duly")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A program that a test starts finds compiled what the one before it has compiled, whatever the environment says.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Under xdist the controller leads the run and tells its workers where the folder is.
     told = getattr(config, "workerinput", None)
     if told is None and roomy(IN_MEMORY):

@@ -73,28 +73,52 @@ __all__ = [
     "__version__",
 ]
 
-#: Where these names live, the light ones first. Each module is imported when a name of it is first asked for, so that
-#: `duly --help` does not wait for SQLAlchemy. A test holds this list against ``__all__``.
-_HOMES = (
-    "duly.kernel.errors",
-    "duly.kernel.backoff",
-    "duly.kernel.windows",
-    "duly.kernel.recurrence",
-    "duly.jobs.job",
-    "duly.jobs.task",
-    "duly.jobs.run",
-    "duly.jobs.worker",
-    "duly.app",
-)
+#: Where these names live; each module is imported when a name of it is first asked for, so that ``duly --help`` does not wait for
+#: SQLAlchemy. A test holds this against ``__all__``.
+_HOMES = {
+    "duly.app": ("Duly",),
+    "duly.jobs.job": ("Enqueued", "Job", "Status"),
+    "duly.jobs.run": ("INJECT", "Context"),
+    "duly.jobs.task": ("Task",),
+    "duly.jobs.worker": ("Worker",),
+    "duly.kernel.backoff": ("Backoff",),
+    "duly.kernel.errors": (
+        "Cancel",
+        "DatabaseUnavailable",
+        "DulyError",
+        "InvalidArgument",
+        "InvalidPayload",
+        "KeyConflict",
+        "NotFound",
+        "PermanentError",
+        "Retry",
+        "Snooze",
+        "UnknownTask",
+        "UnsafeSession",
+        "UsageError",
+        "WrongState",
+    ),
+    "duly.kernel.recurrence": (
+        "Cron",
+        "Daily",
+        "Every",
+        "Moments",
+        "Monthly",
+        "OnDates",
+        "Once",
+        "RRule",
+        "Weekly",
+        "Yearly",
+    ),
+    "duly.kernel.windows": ("Window",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for home in _HOMES:
-            found = vars(import_module(home)).get(name)
-            if found is not None:
-                globals()[name] = found
-                return found
+    if name in _HOME:
+        found = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return found
     raise AttributeError(f"module 'duly' has no attribute {name!r}")
 
 

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 import orjson
 from sqlalchemy import Connection
 
-from duly.idempotency.store import set_default_store
-from duly.jobs.admin import JobAdmin
-from duly.jobs.ask import ask_why
-from duly.jobs.calendars import Calendars
+from duly.idempotency.default import any_reservation, set_default_store
 from duly.jobs.codec import encode_plain
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
@@ -28,7 +25,6 @@ from duly.jobs.job import Enqueued, Job
 from duly.jobs.queues import QueueSettings
 from duly.jobs.session import borrowed
 from duly.jobs.task import Options, Task
-from duly.jobs.why import Check
 from duly.jobs.worker import Worker
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, UnknownTask
@@ -37,18 +33,23 @@ from duly.kernel.gate import Rate
 from duly.kernel.payload import check_name, check_size, check_value
 from duly.monitoring.alerts.notices import WEBHOOK, poster
 from duly.monitoring.alerts.watch import Alerts
-from duly.schedules.door import Schedules
-from duly.schedules.tick import KEEP_EVERY, Scheduler
+from duly.schedules.watch import KEEP_EVERY, Watch
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
 from duly.tracing import traceparent
-from duly.workflows.step import ENGINE_RUN
+from duly.workflows import ENGINE_RUN
 
 if TYPE_CHECKING:
     from duly.idempotency.sql import SqlStore
+    from duly.jobs.admin import JobAdmin
+    from duly.jobs.calendars import Calendars
+    from duly.jobs.why import Check
     from duly.kernel.recurrence import Schedule as Recurrence
+    from duly.schedules.door import Schedules
     from duly.schedules.schedule import Spec
+    from duly.schedules.tick import Scheduler
+    from duly.storage.wake import Bell
     from duly.workflows.door import Workflows
     from duly.workflows.workflow import Workflow
 
@@ -85,11 +86,11 @@ class Duly:
         self.engine = Engine(self.db, self.events)
         self.queues = Queues(self)
         self.gate = Gate(self)
-        self.calendars = Calendars(self, self._planned)
         self.jobs = Jobs(self)
         self._checked = False
-        self.schedules = Schedules(self)
         self.alerts = Alerts(self.engine, self.open)
+        self._calendars: Calendars | None = None
+        self._schedules: Schedules | None = None
         self._workflows: Workflows | None = None
         self._rooms: list[Room] = []
         self._reservations: SqlStore | None = None
@@ -105,6 +106,25 @@ class Duly:
             self.open()
             self._reservations = SqlStore(self.db)
         return self._reservations
+
+    @property
+    def calendars(self) -> Calendars:
+        """Blackouts: setting them, looking at them, and what one would hold."""
+        if self._calendars is None:
+            from duly.jobs.calendars import Calendars
+
+            self._calendars = Calendars(self, self._planned)
+        return self._calendars
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules and their occurrences: looking at them, acting on them."""
+        if self._schedules is None:
+            from duly.schedules.door import Schedules
+
+            with self._lock:  # what is declared is kept there, so there is one
+                self._schedules = self._schedules or Schedules(self)
+        return self._schedules
 
     # ------------------------------------------------------------------ tasks
 
@@ -347,8 +367,13 @@ class Duly:
 
     def scheduler(self) -> Scheduler:
         """What decides occurrences when they are due. A worker runs one; ``tick()`` looks by hand."""
+        return self._scheduler()
+
+    def _scheduler(self, bell: Bell | None = None) -> Scheduler:
+        from duly.schedules.tick import Scheduler
+
         self.open()
-        return Scheduler(self.engine)
+        return Scheduler(self.engine, bell)
 
     def _planned(self, start: datetime, end: datetime) -> Iterator[tuple[str, set[str], Iterator[datetime]]]:
         """The planned instants of the schedules that are active, for ``calendars.impact``."""
@@ -386,17 +411,21 @@ class Duly:
                 "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."
             )
         worker = Worker(self.engine, queues, name)
-        self.schedules.sync()
-        scheduler = self.scheduler()
-        worker.accompany("schedules", scheduler.step, scheduler.bell.ring)
-        worker.house.add("schedules", KEEP_EVERY, scheduler.keep)
+        if self._schedules is not None:
+            self._schedules.sync()
+        schedules = Watch(self.db, self._scheduler)
+        worker.accompany("schedules", schedules.step, schedules.bell.ring)
+        worker.house.add("schedules", KEEP_EVERY, schedules.keep)
         if self._workflows is not None:
             worker.house.add("workflows", KEEP_EVERY, self._workflows.keep)
         for room in self._rooms:
             worker.house.add(room.name, room.every, room.keep)
-        worker.house.add("reservations", 60.0, lambda: self.reservations.prune(), first=5.0)
+        worker.house.add("reservations", 60.0, self._prune_reservations, first=5.0)
         worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name), first=3.0)
         return worker
+
+    def _prune_reservations(self) -> int:
+        return self.reservations.prune() if self._reservations is not None or self._read(any_reservation) else 0
 
     def keep_rooms(self) -> None:
         """Do the duty of each room now, as workers do every so often."""
@@ -475,6 +504,8 @@ class Duly:
 
     def why(self, ident: int, tenant: str | None = None) -> list[Check]:
         """Why a job does not run: every condition, met or not, each with its remedy. Raises NotFound."""
+        from duly.jobs.ask import ask_why
+
         self.open()
         checks = ask_why(self.engine, ident, tenant)
         if self.jobs.get(ident, tenant).task != ENGINE_RUN:
@@ -591,6 +622,8 @@ class Jobs:
     @property
     def admin(self) -> JobAdmin:
         """Acts on many jobs, and pruning: what the command line uses."""
+        from duly.jobs.admin import JobAdmin
+
         self.app.open()
         return JobAdmin(self.app.engine)
 

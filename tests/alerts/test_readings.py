@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import event, insert, text, update
 
 from alerts.hands import NOON, MakeWorld, World
+from duly import Duly
 from duly.audit.seal import Sealer
 from duly.calendars.tables import blackouts
 from duly.kernel.recurrence import Cron
@@ -25,6 +27,32 @@ def test_an_empty_database_has_nothing_to_say(world: World) -> None:
     assert {name for name, reading in facts.readings.items() if reading.samples} == set()
     assert set(facts.readings) == {rule.name for rule in world.app.alerts.rules}
     assert world.judge() == []
+
+
+@pytest.mark.parametrize("table", ["outbox", "schedules", "round_ticks", "groups", "rounds"])
+def test_a_room_that_nobody_uses_is_asked_for_once_and_no_further(world: World, table: str) -> None:  # ADR 0032
+    engines = {world.app.db.engine, world.app.db._reader}
+    asked: list[str] = []
+
+    def told(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if re.search(rf"\b{table}\b", statement):
+            asked.append(statement)
+
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", told)
+    world.app.alerts.look()
+    for engine in engines:
+        event.remove(engine, "before_cursor_execute", told)
+    assert asked == [f"SELECT 1 FROM {table} LIMIT 1"]
+
+
+def test_a_look_at_a_database_in_memory_leaves_everybodys_connection_as_it_was() -> None:  # ADR 0032
+    app = Duly("sqlite://")
+    app.task("X")(lambda: None)
+    app.open()
+    assert app.alerts.look().unknown == {}
+    assert "compiled_cache" not in app.db.write(lambda c: c.get_execution_options())
+    app.close()
 
 
 # --- Idle ----------------------------------------------------------------------------------------------------------------

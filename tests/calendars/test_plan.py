@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duly.calendars.plan import NEVER, OFF, Hold, hold
+from duly.calendars.plan import hold
+from duly.calendars.stretch import NEVER, OFF, Hold
 from duly.kernel.windows import Window
 
 MICRO = timedelta(microseconds=1)

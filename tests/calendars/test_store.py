@@ -8,8 +8,8 @@ import pytest
 
 from contract.hands import NOON, actions, audit, run_sql, together
 from duly import Duly, InvalidArgument, NotFound, Window
-from duly.calendars.plan import Hold
 from duly.calendars.store import CalendarStore
+from duly.calendars.stretch import Hold
 from duly.kernel.events import Event
 from duly.kernel.windows import Calendar
 from duly.testing import ManualClock

@@ -165,7 +165,7 @@ def test_a_row_that_cannot_be_read_keeps_no_worker_from_other_queues(live: Duly)
 def watch(live: Duly) -> BlackoutWatch:
     live.open()
     lanes = {name: Lane(name, 1, 10) for name in ("mail", "web")}
-    return BlackoutWatch(live.db, live.engine.calendars, live.events, lanes)
+    return BlackoutWatch(live.db, lambda: live.engine.calendars, live.events, lanes)
 
 
 def look(live: Duly, watch: BlackoutWatch) -> tuple[frozenset[str], bool]:
@@ -195,7 +195,7 @@ def test_a_clock_that_is_moved_by_hand_foretells_nothing(db_url: str) -> None:
     clock = ManualClock()
     app = Duly(db_url, clock=clock)
     app.calendars.set(Window(start="22:00", end="23:00", tz="UTC", name="w"))
-    watch = BlackoutWatch(app.db, app.engine.calendars, app.events, {"mail": Lane("mail", 1, 10)})
+    watch = BlackoutWatch(app.db, lambda: app.engine.calendars, app.events, {"mail": Lane("mail", 1, 10)})
     look(app, watch)
     assert watch.turns_at == watch.lanes["mail"].closes_at == float("inf")
     clock.advance(timedelta(hours=22))

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from contract.hands import AT_ONCE, Hand, K, actions, audit, rows, run_sql, together
 from duly import Duly, Status
-from duly.audit.seal import Sealer, Verdict, verify
+from duly.audit.seal import Sealer, Verdict, bodies, verify
 from duly.audit.store import record
 from duly.jobs.settle import settle
 from duly.kernel.outcome import Outcome
@@ -374,3 +374,28 @@ def test_a_row_that_commits_late_is_sealed_though_nobody_sealed_for_hours(pg: Du
     assert seal(pg) == 1
     assert verify(pg.db).broken is None
     assert verify(pg.db).unsealed == 0
+
+
+def test_a_seal_is_found_without_reading_what_it_covers_and_by_one_statement_however_long_the_trail(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:  # ADR 0032
+    note(app, 9)
+    monkeypatch.setattr("duly.audit.seal.PORTION", 2)
+    said: list[str] = []
+
+    def told(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        said.append(statement)
+
+    event.listen(app.db._reader, "before_cursor_execute", told)
+    driver: list[str] = []
+    real = bodies
+
+    def noted(connection: Any, where: str, **numbers: int) -> list[tuple[int, str]]:
+        driver.append(where)
+        return real(connection, where, **numbers)
+
+    monkeypatch.setattr("duly.audit.seal.bodies", noted)
+    assert [seal(app), seal(app)] == [9, 0]
+    assert len(driver) > 4
+    assert len(set(driver)) == 1  # drivers keep what they are asked: one statement, not one for each portion
+    assert not [one for one in said if one.startswith("SELECT") and "entries" in one]

@@ -61,6 +61,17 @@ def test_a_claimed_job_is_running_under_a_lease(app: Duly, send: Callable[..., i
     assert (claimed.attempts, claimed.max_attempts, claimed.input) == (1, 4, "{}")
 
 
+def test_of_claimed_jobs_each_name_is_kept_once(pg: Duly) -> None:  # ADR 0032
+    @pg.task("X")
+    def x() -> None: ...
+
+    x.enqueue_many([{}, {}])
+    first, second = Hand(pg).claim(n=2)
+    for name in ("tenant", "queue", "task"):
+        assert getattr(first, name) is getattr(second, name)
+    assert (first.tenant, first.queue, first.task) == ("default", "default", "X")
+
+
 def test_a_claim_that_finds_nothing_is_an_ordinary_answer(
     app: Duly, send: Callable[..., int], hand: Hand
 ) -> None:  # R003-2

@@ -422,3 +422,22 @@ def test_a_store_without_workers_forgets_by_itself(place: str, monkeypatch: pyte
 def test_a_store_in_what_is_no_database_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidArgument):
         SqlStore(wrong)
+
+
+def test_a_worker_forgets_what_others_have_reserved_although_its_program_reserves_nothing(db_url: str) -> None:
+    clock = ManualClock(datetime(2026, 3, 2, 12, tzinfo=UTC))
+    ours, theirs = Duly(db_url, clock=clock), Duly(db_url, clock=clock)
+    ours.task("X")(lambda: None)
+    prune = next(duty.act for duty in ours.worker().house.duties if duty.name == "reservations")
+    prune()
+    assert ours._reservations is None, "nothing is reserved, so nothing is loaded for it"
+
+    reserve(theirs.reservations).succeed("1")
+    assert theirs.reservations.read("default", "k")[0] is not None
+    prune()
+    assert theirs.reservations.read("default", "k")[0] is not None, "it is remembered"
+    clock.advance(2 * 86_400)
+    prune()
+    assert theirs.reservations.read("default", "k")[0] is None
+    ours.close()
+    theirs.close()

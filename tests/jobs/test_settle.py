@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duly.jobs.claim import Lane
 from duly.jobs.job import ENDED, LIFECYCLE, LIVE, Status
+from duly.jobs.run import Run
 from duly.jobs.settle import CANCELLED, EXHAUSTED, PERMANENT, Claimed, Policy, Settlement, settle
 from duly.kernel.backoff import Backoff
 from duly.kernel.outcome import Outcome, OutcomeKind
@@ -174,3 +176,11 @@ def test_every_settlement_is_a_move_of_the_lifecycle_and_ends_or_waits(
         assert s.action in (EXHAUSTED, PERMANENT)
     if kind in (K.FAILED, K.TIMED_OUT, K.LOST):
         assert (s.status is Status.FAILED) is (attempts >= max_attempts)
+
+
+def test_what_thousands_are_at_hand_of_is_made_without_a_dictionary_of_its_own() -> None:  # ADR 0032
+    run = Run(job(), None, Lane("mail", 1, 1), 0.0)
+    assert not hasattr(run, "__dict__")
+    # what is set later than in __init__ is what makes an object leave the keys that it shares with others
+    done = settle(job(), Outcome(K.SUCCEEDED, "{}"), POLICY)
+    assert list(vars(done)) == list(vars(Settlement(7, 99, "succeed", Status.SUCCEEDED)))

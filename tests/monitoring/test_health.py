@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from duly.audit.read import Tail
-from duly.jobs.survey import Lapsed, Waiting
+from duly.jobs.lapsed import Lapsed
+from duly.jobs.survey import Waiting
 from duly.monitoring.examine import file_system, zone_facts
 from duly.monitoring.health import (
     Facts,

@@ -13,6 +13,7 @@ or more after the gap was noted: the first who does closes it, with a seal of no
 from __future__ import annotations
 
 import hashlib
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,26 +45,31 @@ def digest(body: str) -> bytes:
     return hashlib.sha256(body.encode()).digest()[:16]
 
 
-def bodies(connection: Connection, where: str) -> list[tuple[int, str]]:
-    """(id, text) of rows, in order of id. ``where`` is SQL of ours, with numbers only.
+def bodies(connection: Connection, where: str, **numbers: int) -> list[tuple[int, str]]:
+    """(id, text) of rows, in order of id. ``where`` is SQL of ours, with ``{name}`` where one of ``numbers`` stands.
 
     The text is the same on both databases; each column stands behind its length, so no two rows share a text. It is made
-    by the database and fetched from the driver itself, because sealing runs beside busy workers.
+    by the database and fetched from the driver itself, because sealing runs beside busy workers. The numbers are parameters:
+    drivers keep what they are asked, and of many statements that differ in a number they would keep hundreds.
     """
     sqlite = connection.dialect.name == "sqlite"
+    where = where.format(**{name: f":{name}" if sqlite else f"%({name})s" for name in numbers})
     at = "at" if sqlite else "CAST(extract(epoch FROM at) * 1000000 AS bigint)"
     columns = ["tenant", "actor", "level", "action", "entity", "entity_id", "meta" if sqlite else "CAST(meta AS text)"]
     body = " || ".join([f"id || ':' || {at}", *(f"'|' || length({c}) || ':' || {c}" for c in columns)])
     driver: Any = connection.connection.driver_connection
     query = f"SELECT id, {body} AS body FROM audit_log WHERE {where}"
     if sqlite:
-        return [(ident, one) for ident, one in read(driver.execute(as_one("id, body", f"({query})")).fetchone()[0])]
-    rows: list[tuple[int, str]] = driver.execute(query).fetchall()
+        return [
+            (ident, one) for ident, one in read(driver.execute(as_one("id, body", f"({query})"), numbers).fetchone()[0])
+        ]
+    rows: list[tuple[int, str]] = driver.execute(query, numbers).fetchall()
     return rows
 
 
-def _digested(rows: Sequence[tuple[int, str]]) -> list[tuple[int, bytes]]:
-    return [(ident, digest(body)) for ident, body in rows]
+def packed(rows: Sequence[tuple[int, str]]) -> bytes:
+    """The entries of rows, as a seal keeps them."""
+    return b"".join([ident.to_bytes(8, "big") + digest(body) for ident, body in rows])
 
 
 def link(
@@ -129,35 +135,42 @@ class Sealer:
         return self.db.write(lambda c: self._seal(c, fresh)) if fresh is not None else 0
 
     def _last(self, connection: Connection) -> Any:
-        return connection.execute(select(audit_seals).order_by(audit_seals.c.id.desc()).limit(1)).first()
+        c = audit_seals.c  # without its entries, which are many
+        query = select(c.id, c.last_id, c.sealed_at, c.gaps, c.hash).order_by(c.id.desc()).limit(1)
+        return connection.execute(query).first()
 
     def _gather(self, connection: Connection, limit: int) -> Fresh | None:
         last = self._last(connection)
         above, previous, gaps = (last.last_id, last.hash, last.gaps) if last is not None else (0, _START, [])
-        rows = self._new(connection, above, limit)
-        late = _digested(self._late(connection, last))
+        ids, entries = self._new(connection, above, limit)
+        late = self._late(connection, last)
         now = self.db.clock.now()
         expired = any(noted <= to_micros(now - LATE) for _, _, noted in gaps)
-        if not rows and not late and not expired:
+        if not ids and not late and not expired:
             return None
-        first, top = above + 1, rows[-1][0] if rows else above
-        fresh = [(a, b, to_micros(now)) for a, b in gaps_between(first, top, [ident for ident, _ in rows])]
+        first, top = above + 1, ids[-1] if ids else above
+        fresh = [(a, b, to_micros(now)) for a, b in gaps_between(first, top, ids)]
         gaps = [*still_open(gaps, [ident for ident, _ in late], to_micros(now - LATE)), *fresh][-MOST_GAPS:]
-        covered = sorted([*late, *rows]) if late else rows
-        entries = b"".join([ident.to_bytes(8, "big") + one for ident, one in covered])
-        # without a row this only closes gaps, so that nothing can be slipped into them on a quiet system
-        return Fresh(last.id if last is not None else None, first, top, now, len(covered), gaps, entries, previous)
+        # in order of id: what turned up late stands below everything that is new. Without a row this only closes gaps, so that nothing
+        # can be slipped into them on a quiet system
+        entries = packed(late) + entries
+        count = len(late) + len(ids)
+        return Fresh(last.id if last is not None else None, first, top, now, count, gaps, entries, previous)
 
-    def _new(self, connection: Connection, above: int, limit: int) -> list[tuple[int, bytes]]:
-        """(id, digest) of up to ``limit`` rows above an id, in order of id. They are many: no more than a portion of their texts is in memory."""
-        out: list[tuple[int, bytes]] = []
-        while len(out) < limit:
-            portion = min(PORTION, limit - len(out))
-            rows = bodies(connection, f"id > {out[-1][0] if out else above} ORDER BY id LIMIT {portion}")
-            out += _digested(rows)
+    def _new(self, connection: Connection, above: int, limit: int) -> tuple[Sequence[int], bytes]:
+        """Ids and entries of up to ``limit`` rows above an id, in order of id. They are many: no more than a portion of them is in memory
+        as anything but bytes."""
+        ids = array("q")
+        entries: list[bytes] = []
+        while len(ids) < limit:
+            portion = min(PORTION, limit - len(ids))
+            after = ids[-1] if ids else above
+            rows = bodies(connection, "id > {after} ORDER BY id LIMIT {portion}", after=after, portion=portion)
+            ids.extend([ident for ident, _ in rows])
+            entries.append(packed(rows))
             if len(rows) < portion:
                 break
-        return out
+        return ids, b"".join(entries)
 
     def _seal(self, connection: Connection, fresh: Fresh) -> int:
         if not self.db.is_sqlite:
@@ -236,7 +249,8 @@ def _verify(db: Database, connection: Connection, progress: Callable[[int], None
             return broken(f"seal {seal_id} was changed: it names {len(entries)} rows and claims {seal.rows}", seal_id)
         late = [i for i in entries if i < seal.first_id]
         also = f" OR id IN ({', '.join(map(str, late))})" if late else ""
-        found = dict(bodies(connection, f"id BETWEEN {seal.first_id} AND {seal.last_id}{also}"))
+        between = f"id BETWEEN {{first}} AND {{last}}{also}"
+        found = dict(bodies(connection, between, first=seal.first_id, last=seal.last_id))
         for ident in sorted(entries):
             body = found.get(ident)
             if body is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from duly.calendars.plan import Hold
+from duly.calendars.stretch import Hold
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.windows import Window, window_from_json
 

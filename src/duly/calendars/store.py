@@ -12,16 +12,16 @@ the row and its stretch in one transaction: the next claim obeys it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, cast, delete, func, or_, select, text, update
+from sqlalchemy import Connection, Text, bindparam, cast, delete, func, select, text, update
 
 from duly.audit.store import record
 from duly.calendars.blackout import Blackout, read_window, written
-from duly.calendars.plan import NEVER, OFF, Hold, hold
+from duly.calendars.plan import hold
+from duly.calendars.stretch import OFF, Hold
 from duly.calendars.tables import blackouts
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.events import Emitter
@@ -31,15 +31,6 @@ from duly.storage.database import Database
 from duly.storage.types import Instant
 
 _COLUMNS = [c for c in blackouts.c if c.name != "definition"]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A blackout as a worker sees it: what it holds, from when, until when."""
-
-    name: str
-    scope: str
-    hold: Hold
 
 
 class CalendarStore:
@@ -74,21 +65,6 @@ class CalendarStore:
         """What holds one of ``scopes`` (``all`` included) at an aware instant or now, and until when; None if nothing does."""
         at = at if at is not None else self.db.present(connection)
         return self.calendar(connection).applying_to(*scopes).covering(at)
-
-    def holding(self, connection: Connection, *scopes: str) -> Coverage | None:
-        """As ``covering``, now, for those who ask often: where no row holds, no calendar is read."""
-        query = select(blackouts.c.name).where(_on(self.db.now()), blackouts.c.scope.in_(("all", *scopes))).limit(1)
-        return None if connection.execute(query).first() is None else self.covering(connection, *scopes)
-
-    def standing(self, connection: Connection) -> tuple[list[Standing], datetime | None]:
-        """What holds or will hold, and the database's present instant; None for it where there is nothing."""
-        query = select(
-            blackouts.c.name, blackouts.c.scope, blackouts.c.holds_from, blackouts.c.holds_until, self.db.now().label("now")
-        ).where(or_(blackouts.c.holds_from.is_(None), blackouts.c.holds_from < NEVER))  # fmt: skip
-        rows = connection.execute(query.order_by(blackouts.c.name)).all()
-        return [Standing(r.name, r.scope, Hold(r.holds_from, r.holds_until)) for r in rows], rows[
-            0
-        ].now if rows else None
 
     def _find(self, connection: Connection, *where: Any, lock: bool = False) -> list[Blackout]:
         query = select(*_COLUMNS, cast(blackouts.c.definition, Text).label("said")).where(*where)
@@ -272,13 +248,3 @@ class CalendarStore:
         if (name, definition) not in self._told:
             self._told.add((name, definition))
             self.emitter.emit("blackout_unreadable", "error", blackout=name, scope=scope, problem=problem[:500])
-
-
-def _on(now: Any) -> Any:
-    return or_(blackouts.c.holds_from.is_(None), blackouts.c.holds_from <= now)
-
-
-def queues_held(standing: Iterable[Standing], now: datetime) -> tuple[bool, frozenset[str]]:
-    """(are all queues held, the names of those that are held by name), at an instant."""
-    scopes = {s.scope for s in standing if s.hold.is_on(now)}
-    return "all" in scopes, frozenset(s.partition(":")[2] for s in scopes if s.startswith(("queue:", "channel:")))

@@ -108,6 +108,7 @@ def _run(
     port: int | None = None,
 ) -> int:
     from duly.monitoring.logs import adopt_logging, event_log, for_people
+    from duly.schedules.watch import any_schedule
 
     if patience is not None and not until_idle:
         raise click.UsageError("--patience goes with --until-idle.")
@@ -141,7 +142,8 @@ def _run(
         if site is not None:
             site.start()
         if until_idle:
-            duly.schedules._made().tick()  # what is due now belongs to what is left to run
+            if duly.db.read(any_schedule):
+                duly.schedules._made().tick()  # what is due now belongs to what is left to run
             duly.keep_rooms()
         tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
         while posts and until_idle and not posts.asked and posts.empty():
@@ -327,6 +329,10 @@ def _address(site: Beside) -> str:
 
 def _scheduled(duly: Duly) -> str:
     """How many schedules there are, and when the next one runs by its own clock; empty when there are none."""
+    from duly.schedules.watch import any_schedule
+
+    if not duly.db.read(any_schedule):
+        return ""
     from duly.cli.recurrences import local
     from duly.schedules.read import standing
 

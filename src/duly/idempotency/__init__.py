@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duly.idempotency.decorator import idempotent_task
+    from duly.idempotency.default import set_default_store
     from duly.idempotency.http import IdempotencyMiddleware
     from duly.idempotency.redis import RedisStore
     from duly.idempotency.sql import SqlStore
-    from duly.idempotency.store import MemoryStore, Store, set_default_store
+    from duly.idempotency.store import MemoryStore, Store
     from duly.kernel.canonical import canonical_task_key
 
 __all__ = [
@@ -36,7 +37,7 @@ _HOMES = {
     "Store": "duly.idempotency.store",
     "canonical_task_key": "duly.kernel.canonical",
     "idempotent_task": "duly.idempotency.decorator",
-    "set_default_store": "duly.idempotency.store",
+    "set_default_store": "duly.idempotency.default",
 }
 
 

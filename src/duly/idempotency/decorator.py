@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, ge
 
 import orjson
 
+from duly.idempotency.default import default_store
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Busy, Done, Mismatch, come_again
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.results import Results
-from duly.idempotency.store import LOOK, End, Holding, Store, StoreBusy, default_store, store_finder
+from duly.idempotency.store import LOOK, End, Holding, Store, StoreBusy, store_finder
 from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
 from duly.idempotency.telling import Teller
 from duly.jobs.run import is_unawaited

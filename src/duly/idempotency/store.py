@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from duly.clock import SystemClock
+from duly.idempotency.default import default_store
 from duly.idempotency.plan import Admit, Decision, decide
 from duly.idempotency.reservation import Ask, Reservation, State, Terms
 from duly.kernel.backoff import Backoff
@@ -281,28 +282,6 @@ class MemoryStore(Store):
             for place in gone:
                 del self._kept[place]
             return len(gone)
-
-
-_default: Callable[[], Store | None] = lambda: None  # noqa: E731
-
-
-def set_default_store(store: Store | Callable[[], Store | None] | None) -> None:
-    """The store of idempotent functions that name none: one, or a function that gives it at each call.
-
-    A Duly application sets its own database when it is made; the one made last counts.
-    """
-    global _default
-    _default = store if callable(store) else lambda: store
-
-
-def default_store() -> Store:
-    """The store of functions that name none. Raises InvalidArgument when there is none."""
-    found = _default()
-    if found is None:
-        raise InvalidArgument(
-            "store", "is not set.", "Give idempotent_task a store, make a Duly application, or call set_default_store."
-        )
-    return found
 
 
 def store_finder(store: Store | Callable[[], Store] | None) -> Callable[[], Store]:

@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from duly.idempotency.store import Store, default_store
+from duly.idempotency.default import default_store
+from duly.idempotency.store import Store
 from duly.jobs.run import CURRENT
 from duly.kernel.errors import Cancel, Retry, Snooze
 from duly.tracing import checked

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Text, cast, delete, false, func, insert, literal, null, or_, select, update
+from sqlalchemy import Connection, Text, cast, delete, false, func, insert, literal, null, select, update
 
 from duly.audit.store import record
 from duly.jobs.engine import Engine
@@ -15,8 +15,9 @@ from duly.jobs.enqueue import NewJob
 from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
 from duly.jobs.look import streams
+from duly.jobs.prune import prune, prune_expired
 from duly.jobs.settle import CANCELLED
-from duly.jobs.tables import COMMON, attempts, job_keys, jobs, jobs_done, queues
+from duly.jobs.tables import COMMON, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
 from duly.kernel.payload import check_id, check_text
 
@@ -267,47 +268,8 @@ class JobAdmin:
 
     def prune(self, older_than: datetime, statuses: Sequence[Status] = (), dry_run: bool = False) -> int:
         """Remove jobs that ended before an instant, with their attempts; children of a live parent stay. Keys stay (T002-p). Returns how many."""
-        alive = select(jobs.c.id).where(jobs.c.id == jobs_done.c.parent_id)
-        # a parent that lives may still ask what became of its children
-        where = [jobs_done.c.finished_at < older_than, or_(jobs_done.c.parent_id.is_(None), ~alive.exists())]
-        if statuses:
-            where.append(jobs_done.c.status.in_([str(s) for s in statuses]))
-        if dry_run:
-            count = select(func.count()).select_from(jobs_done).where(*where)
-            return self.db.read(lambda c: c.execute(count).scalar_one())
-        total = 0
-        while True:
-
-            def portion(connection: Connection) -> int:
-                query = select(jobs_done.c.id).where(*where).limit(PORTION).with_for_update(skip_locked=True)
-                ids = list(connection.execute(query).scalars())
-                if ids:
-                    self._remember_until(connection, ids)
-                    connection.execute(delete(attempts).where(attempts.c.job_id.in_(ids)))
-                    connection.execute(delete(jobs_done).where(jobs_done.c.id.in_(ids)))
-                return len(ids)
-
-            n = self.db.write(portion)
-            total += n
-            if n < PORTION:
-                return total
-
-    def _remember_until(self, connection: Connection, ids: Sequence[int]) -> None:
-        """Note in the keys of jobs that are removed how these ended, and give the keys their end, if keys have one."""
-        ended = select(jobs_done.c.status).where(jobs_done.c.id == job_keys.c.job_id).scalar_subquery()
-        connection.execute(update(job_keys).where(job_keys.c.job_id.in_(ids)).values(ended=ended))
-        keep = self.engine.settings.key_retention
-        if keep > 0:
-            until = self.db.clock.now() + timedelta(seconds=keep)
-            connection.execute(
-                update(job_keys).where(job_keys.c.job_id.in_(ids), job_keys.c.until.is_(None)).values(until=until)
-            )
+        return prune(self.db, older_than, statuses, dry_run)
 
     def prune_expired(self) -> int:
-        """What housekeeping removes: jobs past their retention, keys past theirs."""
-        now, s = self.engine.clock.now(), self.engine.settings
-        gone = self.prune(now - timedelta(seconds=s.retention)) if s.retention > 0 else 0
-        # a key whose instant has passed may be taken over anyway; after a day it is only litter
-        litter = delete(job_keys).where(job_keys.c.until.is_not(None), job_keys.c.until < now - timedelta(days=1))
-        self.db.write(lambda c: c.execute(litter))
-        return gone
+        """What housekeeping removes: jobs past their retention, keys past theirs. Returns how many jobs."""
+        return prune_expired(self.db)

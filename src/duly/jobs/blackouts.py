@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from duly.calendars.store import CalendarStore, Standing
+from duly.calendars.standing import Standing, any_blackout, standing
 from duly.calendars.tables import queue_scopes
 from duly.jobs.claim import Lane
 from duly.kernel.events import Emitter
 from duly.storage.database import Database
 
+if TYPE_CHECKING:
+    from duly.calendars.store import CalendarStore
+
 
 class BlackoutWatch:
     """Looks at the blackouts for a worker, moves those that are over, and keeps its lanes informed."""
 
-    def __init__(self, db: Database, store: CalendarStore, emitter: Emitter, lanes: Mapping[str, Lane]) -> None:
+    def __init__(
+        self, db: Database, store: Callable[[], CalendarStore], emitter: Emitter, lanes: Mapping[str, Lane]
+    ) -> None:
+        #: ``store``: gives what moves them on, and is asked where there is something to move.
         self.db, self.store, self.emitter, self.lanes = db, store, emitter, lanes
         #: The lanes that are held, as of a moment ago.
         self.held: frozenset[str] = frozenset()
@@ -37,38 +44,38 @@ class BlackoutWatch:
     def ask(self, connection: Connection) -> None:
         """Read how things stand. Cheap: a few columns of rows that hold or will."""
         asked = time.monotonic()
-        standing, now = self.store.standing(connection)
-        self._picture = standing, now, asked, time.monotonic()
+        found, now = standing(self.db, connection)
+        self._picture = found, now, asked, time.monotonic()
 
     def obey(self) -> tuple[frozenset[str], bool]:
         """Act on what was read. Returns (lanes that are held now and were not, whether any lane was freed)."""
-        standing, now, *_ = self._picture
-        over = [s.name for s in standing if now is not None and s.hold.is_over(now)]
+        found, now, *_ = self._picture
+        over = [s.name for s in found if now is not None and s.hold.is_over(now)]
         if over:
-            self.db.write(lambda c: self.store.advance(c, over))
+            self.db.write(lambda c: self.store().advance(c, over))
             self.db.read(self.ask)
-        standing, now, *_ = self._picture
+        found, now, *_ = self._picture
         before, self.turns_at = self.held, math.inf
         if now is None:
             self.held = frozenset()
             for lane in self.lanes.values():
                 lane.closes_at = lane.closed_by = math.inf
         else:
-            self._look(standing, now)
-        self._tell(standing, now)
+            self._look(found, now)
+        self._tell(found, now)
         return self.held - before, bool(before - self.held)
 
     def check(self) -> None:
         """Find rows whose stretch is not what their window says: written by hand, or with other zone data."""
-        wrong = self.db.read(self.store.outdated)
+        wrong = self.db.read(lambda c: self.store().outdated(c) if any_blackout(c) else [])
         if wrong:
-            self.db.write(lambda c: self.store.advance(c, wrong))
+            self.db.write(lambda c: self.store().advance(c, wrong))
 
-    def _look(self, standing: Sequence[Standing], now: datetime) -> None:
+    def _look(self, found: Sequence[Standing], now: datetime) -> None:
         held = set()
         *_, asked, answered = self._picture
         for name, lane in self.lanes.items():
-            mine = [s for s in standing if s.scope in ("all", *queue_scopes(name))]
+            mine = [s for s in found if s.scope in ("all", *queue_scopes(name))]
             begins = min((s.hold.since for s in mine if s.hold.since is not None and s.hold.since > now), default=None)
             if any(s.hold.is_on(now) for s in mine):
                 held.add(name)
@@ -90,9 +97,9 @@ class BlackoutWatch:
             return math.inf
         return asked + (at - now).total_seconds()
 
-    def _tell(self, standing: Sequence[Standing], now: datetime | None) -> None:
+    def _tell(self, found: Sequence[Standing], now: datetime | None) -> None:
         scopes = {"all", *(scope for name in self.lanes for scope in queue_scopes(name))}
-        on = {s.name: s for s in standing if now is not None and s.scope in scopes and s.hold.is_on(now)}
+        on = {s.name: s for s in found if now is not None and s.scope in scopes and s.hold.is_on(now)}
         for name in on.keys() - self._on.keys():
             self.emitter.emit("blackout_began", blackout=name, scope=on[name].scope, until=on[name].hold.until)
         for name in self._on.keys() - on.keys():

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, literal, or_, select
 
-from duly.calendars.store import CalendarStore, queues_held
+from duly.calendars.standing import queues_held, standing
 from duly.jobs.enqueue import JobMaker
 from duly.jobs.queues import QueueStore
-from duly.jobs.read import JobReader
 from duly.jobs.settle import Policy
 from duly.jobs.store import FAR, JobStore
 from duly.jobs.tables import jobs
@@ -24,6 +24,10 @@ from duly.kernel.clock import Clock
 from duly.kernel.events import Emitter
 from duly.settings import Settings
 from duly.storage.database import Database
+
+if TYPE_CHECKING:
+    from duly.calendars.store import CalendarStore
+    from duly.jobs.read import JobReader
 
 
 class Engine:
@@ -35,11 +39,23 @@ class Engine:
         self.clock: Clock = db.clock
         self.tasks: dict[str, Task[Any, Any]] = {}
         self._policies: dict[str, Policy] = {}
-        self.reader = JobReader(db)
         self.store = JobStore(db, self.policy)
-        self.calendars = CalendarStore(db, emitter)
-        self.queues = QueueStore(db, self.store, self.calendars)
-        self.maker = JobMaker(db, self.reader)
+        self.queues = QueueStore(db, self.store, lambda: self.calendars)
+        self.maker = JobMaker(db, lambda: self.reader)
+
+    @cached_property
+    def reader(self) -> JobReader:
+        """Jobs as people and programs see them. Loaded when somebody asks."""
+        from duly.jobs.read import JobReader
+
+        return JobReader(self.db)
+
+    @cached_property
+    def calendars(self) -> CalendarStore:
+        """Blackouts. Loaded when there is one, or somebody asks: what works out windows is much code."""
+        from duly.calendars.store import CalendarStore
+
+        return CalendarStore(self.db, self.emitter)
 
     @property
     def task_names(self) -> list[str]:
@@ -78,9 +94,9 @@ class Engine:
             if not self.queues.online(connection):
                 return False
             held = [s.name for s in self.queues.all(connection).values() if s.paused_at is not None or s.is_held(now)]
-            standing, present = self.calendars.standing(connection)
+            found, present = standing(self.db, connection)
             if present is not None:
-                everything, dark = queues_held(standing, present)
+                everything, dark = queues_held(found, present)
                 if everything:
                     return False
                 held += dark

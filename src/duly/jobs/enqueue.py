@@ -7,23 +7,25 @@ has it. Both the key and its job are written by one transaction, so nobody sees 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from sqlalchemy import Connection, bindparam, or_, select, text
 
 from duly.audit.store import record_many
 from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status
-from duly.jobs.read import JobReader
 from duly.jobs.sql import dialect
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import InvalidArgument, KeyConflict
 from duly.storage.database import Database
 from duly.storage.rows import encode, relation
 from duly.storage.types import Instant
+
+if TYPE_CHECKING:
+    from duly.jobs.read import JobReader
 
 #: Audit action: somebody who has a name made a job. What programs enqueue stands in the job's row alone.
 ENQUEUED = "JOB_ENQUEUED"
@@ -89,7 +91,8 @@ def _find_keys(is_sqlite: bool) -> Any:
 class JobMaker:
     """Every INSERT of jobs and keys."""
 
-    def __init__(self, db: Database, reader: JobReader) -> None:
+    def __init__(self, db: Database, reader: Callable[[], JobReader]) -> None:
+        #: ``reader``: gives what reads jobs, and is asked where a key is somebody's.
         self.db, self.reader = db, reader
         self.sql = dialect(db)
         self._take = _take_keys(db.is_sqlite)
@@ -184,8 +187,13 @@ class JobMaker:
 
     def _insert_alone(self, new: NewJob) -> Job:
         """One job that needs no more than one statement, which is a transaction by itself (PostgreSQL)."""
-        parameters, prepares = self._parameters(new), self.db.prepares
-        ident, run_at, due_at, created_at = self.db.direct(lambda c: self.sql.insert_alone(c, parameters, prepares))
+        db, sql, prepares = self.db, self.sql, self.db.prepares
+        if new.run_at is None and new.delay is None and db.stamp() is None:
+            notify = db.settings.notify
+            ident, at = db.direct(lambda c: sql.insert_at_once(c, new, notify, prepares))
+            return _job(new, ident, at, at, None)
+        parameters = self._parameters(new)
+        ident, run_at, due_at, created_at = db.direct(lambda c: sql.insert_alone(c, parameters, prepares))
         return _job(new, ident, created_at, run_at, due_at)
 
     def _parameters(self, new: NewJob) -> dict[str, Any]:
@@ -272,7 +280,7 @@ class JobMaker:
             )
         }
         made = {ident: n for ident, n in wanted.items() if ident in got}
-        known = self.reader.get_many(connection, {job_id for job_id, _, _ in found.values() if job_id not in made})
+        known = self.reader().get_many(connection, {job_id for job_id, _, _ in found.values() if job_id not in made})
         out: dict[int, Enqueued] = {}
         for ident, n in lost.items():
             owner, payload_hash, ended = found[n.tenant, n.queue, n.key or ""]

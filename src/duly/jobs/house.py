@@ -19,9 +19,9 @@ from sqlalchemy import delete, insert, update
 
 from duly._version import __version__
 from duly.audit.seal import Sealer
-from duly.jobs.admin import JobAdmin
 from duly.jobs.blackouts import BlackoutWatch
 from duly.jobs.claim import STALE
+from duly.jobs.prune import prune_expired
 from duly.jobs.queues import CONTROLS_SEEN, QueueSettings
 from duly.jobs.settle import Settlement
 from duly.jobs.tables import workers
@@ -58,7 +58,7 @@ class Housekeeper:
         #: Those of them whose jobs are counted (by limit, key or rate): nothing is prefetched from them.
         self.tight: frozenset[str] = frozenset()
         self._paused: frozenset[str] = frozenset()
-        self.blackouts = BlackoutWatch(self.db, self.engine.calendars, self.emitter, worker.lanes)
+        self.blackouts = BlackoutWatch(self.db, lambda: self.engine.calendars, self.emitter, worker.lanes)
         self.online = True
         #: Why this worker makes no progress although work waits; empty when it does.
         self.stalled = ""
@@ -67,7 +67,6 @@ class Housekeeper:
         self._waited = 0
         self._holds: dict[str, str] = {}
         self._bell: Bell | None = None
-        self._admin = JobAdmin(self.engine)
         self._sealer = Sealer(self.db)
         lease = worker.terms.seconds
         self.duties = [
@@ -256,11 +255,12 @@ class Housekeeper:
                 break
 
     def parents(self) -> None:
-        self.db.write(lambda c: self.engine.store.sweep_parents(c, self.worker.name))
+        if self.db.read(self.engine.store.any_waits):
+            self.db.write(lambda c: self.engine.store.sweep_parents(c, self.worker.name))
 
     def prune(self) -> None:
         """Remove finished jobs and keys that are past their retention, in small portions."""
-        gone = self._admin.prune_expired()
+        gone = prune_expired(self.db)
         left = self.engine.clock.now() - timedelta(days=1)
         self.db.write(lambda c: c.execute(delete(workers).where(workers.c.seen_at < left)))
         if gone:

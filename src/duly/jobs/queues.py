@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from duly.audit.store import record
-from duly.calendars.store import CalendarStore
+from duly.calendars.standing import any_holds
 from duly.calendars.tables import queue_scopes
 from duly.jobs.settle import Claimed
 from duly.jobs.store import JobStore
@@ -27,6 +27,9 @@ from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, gate, read_gate
 from duly.kernel.payload import check_name, check_text, check_whole
 from duly.storage.database import Database
 from duly.storage.types import Instant
+
+if TYPE_CHECKING:
+    from duly.calendars.store import CalendarStore
 
 _UNSET: Any = object()
 
@@ -93,7 +96,8 @@ def _whole(field: str, value: object) -> int:
 class QueueStore:
     """Settings of queues, the online gate, and claims on governed queues."""
 
-    def __init__(self, db: Database, store: JobStore, calendars: CalendarStore) -> None:
+    def __init__(self, db: Database, store: JobStore, calendars: Callable[[], CalendarStore]) -> None:
+        #: ``calendars``: gives the blackouts, and is asked where one holds.
         self.db, self.store, self.calendars = db, store, calendars
         #: For each fair queue, the tenant that had the last turn here.
         self._last_turn: dict[str, str] = {}
@@ -294,7 +298,9 @@ class QueueStore:
             ).one()
             frees_at = oldest + timedelta(seconds=s.rate.seconds) if oldest else None
         held = s.is_held(self.db.present(connection))
-        covered = self.calendars.holding(connection, *queue_scopes(s.name))
+        scopes, covered = queue_scopes(s.name), None
+        if any_holds(self.db, connection, *scopes):
+            covered = self.calendars().covering(connection, *scopes)
         return QueueFacts(
             s.name,
             online=online,

@@ -124,26 +124,34 @@ class Context:
 
 
 class Run:
-    """A job that is being run here. What is usual stands on the class: most runs set three fields and no more."""
+    """A job that is being run here.
 
-    #: Monotonic instant of the start, 0 before it.
-    started_mono: float = 0.0
-    ended_mono: float = 0.0
-    #: Monotonic instant at which the timeout strikes, 0 for none.
-    deadline: float = 0.0
-    #: Why it was interrupted, once it was.
-    reason: Reason | None = None
-    handle: asyncio.Task[None] | None = None
-    cancel: threading.Event | None = None
-    #: Kills the process it runs in, for handlers in processes.
-    kill: Callable[[], None] | None = None
-    context: Context | None = None
-    #: The run has ended and its outcome is on its way to the database.
-    settled: bool = False
-    settlement: Settlement | None = None
+    With slots, as thousands are at hand: an object whose attributes come one after the other ends up with a dictionary of its
+    own, which is three times as much memory and takes longer to make.
+    """
+
+    __slots__ = (
+        "cancel", "claimed", "claimed_mono", "context", "deadline", "ended_mono", "handle", "kill", "lane", "reason", "settled",
+        "settlement", "started_mono", "task",
+    )  # fmt: skip
 
     def __init__(self, claimed: Claimed, task: Task[Any, Any] | None, lane: Lane, claimed_mono: float) -> None:
         self.claimed, self.task, self.lane, self.claimed_mono = claimed, task, lane, claimed_mono
+        #: Monotonic instant of the start, 0 before it.
+        self.started_mono = 0.0
+        self.ended_mono = 0.0
+        #: Monotonic instant at which the timeout strikes, 0 for none.
+        self.deadline = 0.0
+        #: Why it was interrupted, once it was.
+        self.reason: Reason | None = None
+        self.handle: asyncio.Task[None] | None = None
+        self.cancel: threading.Event | None = None
+        #: Kills the process it runs in, for handlers in processes.
+        self.kill: Callable[[], None] | None = None
+        self.context: Context | None = None
+        #: The run has ended and its outcome is on its way to the database.
+        self.settled = False
+        self.settlement: Settlement | None = None
 
     def cancel_event(self) -> threading.Event:
         if self.cancel is None:

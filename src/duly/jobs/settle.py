@@ -69,8 +69,8 @@ class Policy:
 class Settlement:
     """What to write about one run.
 
-    Most settlements are successes that differ in their ids only. What is usual stands on the class, so that making one
-    sets four fields.
+    Most settlements are successes that differ in their ids only. What is usual stands on the class, and what most have is set
+    when one is made: what comes later gives it a dictionary of its own.
     """
 
     id: int
@@ -100,8 +100,11 @@ class Settlement:
     parent_id: int | None = None
     key_scope: str | None = None
 
-    def __init__(self, id: int, token: int, event: str, status: Status, **more: Any) -> None:
+    def __init__(
+        self, id: int, token: int, event: str, status: Status, output: str | None = None, action: str | None = None, **more: Any
+    ) -> None:  # fmt: skip
         self.id, self.token, self.event, self.status = id, token, event, status
+        self.output, self.action = output, action
         if more:
             self.__dict__.update(more)
 
@@ -121,10 +124,8 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
     if kind is OutcomeKind.SUCCEEDED:
         if policy.wait_for_children is not None:
             return _move(job, "wait", outcome, on_child_failure=policy.wait_for_children)
-        done = Settlement(job.id, job.token, "succeed", _SUCCEED)
-        done.output = outcome.output
-        if policy.audit_success:
-            done.action = outcome.action or policy.completed_action
+        action = (outcome.action or policy.completed_action) if policy.audit_success else None
+        done = Settlement(job.id, job.token, "succeed", _SUCCEED, outcome.output, action)
         if outcome.error is not None or outcome.cost_cents is not None or outcome.remote_id is not None:
             done.error, done.cost_cents, done.remote_id = outcome.error, outcome.cost_cents, outcome.remote_id
         if job.parent_id is not None or job.key_scope is not None:

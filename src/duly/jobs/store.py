@@ -48,6 +48,9 @@ _PARENTS = (
     select(jobs.c.id, jobs.c.task, jobs.c.on_child_failure, jobs.c.waits_for_children)
     .where(jobs.c.id.in_(bindparam("ids", expanding=True))).order_by(jobs.c.id).with_for_update()
 )  # fmt: skip
+_ANY_WAITS = text(
+    "SELECT 1 WHERE EXISTS (SELECT 1 FROM jobs WHERE status = 'queued' AND due_at >= :far) OR EXISTS (SELECT 1 FROM job_waits)"
+).bindparams(bindparam("far", FAR, Instant))
 _place = itemgetter(Claimed._fields.index("run_at"), Claimed._fields.index("id"))
 _rank = itemgetter(Claimed._fields.index("priority"))
 
@@ -372,6 +375,10 @@ class JobStore:
         if not self.db.is_sqlite and self.db.settings.notify:
             self.sql.ring(connection, [queue])
         return True
+
+    def any_waits(self, connection: Connection) -> bool:
+        """Does a job wait for others? Where none does, there is nothing to sweep."""
+        return connection.execute(_ANY_WAITS).first() is not None
 
     def sweep_parents(self, connection: Connection, actor: str, limit: int = 200) -> None:
         """Behind the counters: end waiting parents that have no live child, and wake those that wait for none any more.

@@ -1,4 +1,4 @@
-"""Counting jobs for people: what a bulk act would touch, what waits and for whom, which leases have lapsed.
+"""Counting jobs for people: what a bulk act would touch, what waits and for whom.
 
 Nothing decides by these numbers. Readers never lock.
 """
@@ -38,14 +38,6 @@ class Waiting:
     oldest: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Lapsed:
-    """Running jobs whose lease has ended longer ago than a pass of the rescue takes."""
-
-    count: int
-    oldest: datetime | None
-
-
 def bunches(connection: Connection, f: JobFilter) -> list[Bunch]:
     """The jobs that fit a filter, counted by queue, task and status; the largest bunch first."""
     out = []
@@ -71,14 +63,6 @@ def waiting(connection: Connection, now: datetime) -> list[Waiting]:
         .order_by(c.queue, c.task)
     )
     return [Waiting(*row) for row in connection.execute(query)]
-
-
-def lapsed(connection: Connection, before: datetime) -> Lapsed:
-    """Running jobs whose lease ended before an instant."""
-    query = select(func.count(), func.min(jobs.c.lease_until)).where(
-        jobs.c.status == "running", jobs.c.lease_until < before
-    )
-    return Lapsed(*connection.execute(query).one())
 
 
 # ---------------------------------------------------------------------- for those who look all the time

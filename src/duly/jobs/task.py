@@ -208,7 +208,10 @@ class Task(Generic[P, R]):
 
         Raises InvalidArgument or InvalidPayload when an argument cannot be carried, naming the parameter.
         """
-        return self.using().enqueue(*args, **kwargs)
+        app = self.app
+        if app is None:
+            raise self._homeless()
+        return app.enqueue_task(self, self.codec.bind(args, kwargs), _PLAIN)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued:
         """As ``enqueue``, for callers on an event loop."""
@@ -217,6 +220,9 @@ class Task(Generic[P, R]):
     def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> Sequence[Enqueued]:
         """Make a job of each mapping of arguments, all in one transaction, in order."""
         return self.using().enqueue_many(many)
+
+    def _homeless(self) -> InvalidArgument:
+        return InvalidArgument(f"task {self.name}", "belongs to no application.", "Define it with @app.task.")
 
     def using(self, **options: Any) -> Call[P, R]:
         """This task with options for one call: queue, run_at (aware), run_in (seconds or a timedelta), priority, key, unique_until,
@@ -255,7 +261,7 @@ class Call(Generic[P, R]):
 
     def _app(self) -> Queueing:
         if self.task.app is None:
-            raise InvalidArgument(f"task {self.task.name}", "belongs to no application.", "Define it with @app.task.")
+            raise self.task._homeless()
         return self.task.app
 
 

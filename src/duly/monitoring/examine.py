@@ -24,6 +24,7 @@ from duly.audit import read as trail
 from duly.jobs import survey
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.engine import Engine
+from duly.jobs.lapsed import lapsed
 from duly.jobs.tables import GATE_KEY
 from duly.kernel.errors import DulyError, InvalidArgument
 from duly.monitoring.alerts.alert import Severity
@@ -251,7 +252,7 @@ def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
             for w in engine.reader.live_workers(connection, WORKER_GONE)
         ],
         "waiting": survey.waiting(connection, now),
-        "lapsed": survey.lapsed(connection, now - timedelta(seconds=patience)),
+        "lapsed": lapsed(connection, now - timedelta(seconds=patience)),
         "tail": trail.tail(connection),
     }
 

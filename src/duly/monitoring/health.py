@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from duly.audit.read import Tail
-    from duly.jobs.survey import Lapsed, Waiting
+    from duly.jobs.lapsed import Lapsed
+    from duly.jobs.survey import Waiting
 
 #: Seconds of difference between the clocks that are worth a word. Claims and leases do not suffer (they go by the
 #: database's clock); instants that people compute on this machine do.

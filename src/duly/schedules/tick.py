@@ -23,19 +23,16 @@ from duly.kernel.windows import Calendar
 from duly.schedules.plan import Facts, Plan, Waiting, checked, next_planned, plan
 from duly.schedules.schedule import Schedule, Status
 from duly.schedules.store import WAITING, ScheduleStore
+from duly.schedules.watch import POLL
 from duly.storage.apart import apart
 from duly.storage.wake import Bell
 
 #: Schedules looked at in one transaction.
 BATCH = 200
-#: The longest sleep: what another process changed is heard by then.
-POLL = 1.0
 #: Seconds until another look at a schedule that another scheduler has locked.
 CONTENDED = 0.1
 #: Decisions of occurrences further ahead than this were made by a wrong clock.
 AHEAD = timedelta(hours=1)
-#: Seconds between turns of housekeeping (``keep``).
-KEEP_EVERY = 60.0
 
 
 @dataclass(slots=True)
@@ -60,15 +57,15 @@ Decided = tuple[Schedule, Plan, Mapping[datetime, int]]
 
 
 class Scheduler:
-    """Looks at schedules. Made by ``app.scheduler()``; a worker of the app runs one."""
+    """Looks at schedules. Made by ``app.scheduler()``; a worker of the app runs one, once there are schedules."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, bell: Bell | None = None) -> None:
         self.engine, self.db, self.emitter = engine, engine.db, engine.emitter
         self.store, self.admin = ScheduleStore(engine.db), JobAdmin(engine)
         self.calendar = engine.calendars.calendar
         self._grace = timedelta(seconds=engine.settings.schedule_grace)
         #: Rings when somebody changes a schedule or a blackout; a worker that ends rings it too.
-        self.bell = self.db.controls.add(Bell())
+        self.bell = bell or self.db.controls.add(Bell())
 
     # ------------------------------------------------------------------ a tick
 

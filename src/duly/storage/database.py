@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sqlite3
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -272,7 +272,7 @@ class Database:
             return DatabaseConflict(
                 f"a transaction in {self.shown_url} collided with another one and was rolled back: {brief(cause)}. Try it again."
             )
-        if (getattr(cause, "sqlite_errorcode", 0) & 0xFF) == sqlite3.SQLITE_BUSY:
+        if (getattr(cause, "sqlite_errorcode", 0) & 0xFF) == _SQLITE_BUSY:
             return DatabaseBusy(
                 f"the database at {self.shown_url} does not take the write: it is locked, another transaction has been writing in the file all the while."
             )
@@ -286,7 +286,7 @@ class Database:
     def _is_outage(self, error: Exception, cause: Any) -> bool:
         if getattr(error, "connection_invalidated", False):
             return True
-        if isinstance(cause, sqlite3.Error):
+        if _is_sqlites(cause):
             return (getattr(cause, "sqlite_errorcode", 21) & 0xFF) not in _SQLITE_MISTAKES
         driver: Any = self.engine.dialect.dbapi
         return isinstance(
@@ -400,8 +400,16 @@ class Database:
 
 #: PostgreSQL's codes for a transaction that was rolled back because of another one: a serialization failure, a deadlock.
 _CONFLICTS = frozenset({"40001", "40P01"})
+#: SQLite's code for a file that another transaction has locked.
+_SQLITE_BUSY = 5
 #: SQLite's codes for a statement that is wrong: trying again would not help.
 _SQLITE_MISTAKES = frozenset({1, 18, 19, 20, 21, 25})
+
+
+def _is_sqlites(error: Any) -> bool:
+    """Is it an error of SQLite's driver? That is loaded by those who use it, and nobody else meets its errors."""
+    driver: Any = sys.modules.get("sqlite3")
+    return driver is not None and isinstance(error, driver.Error)
 
 
 def parse_url(text: str) -> URL:

@@ -155,10 +155,21 @@ class Kept:
             pooled = self._idle.pop()
         except IndexError:
             return self.engine.raw_connection()
-        if _dead(pooled.driver_connection):
+        if self._hears(pooled):
             pooled.invalidate()
             return self.engine.raw_connection()
         return pooled
+
+    @staticmethod
+    def _hears(pooled: PoolProxiedConnection) -> bool:
+        """Is it dead (``_dead``)? Asked before each transaction, so what asks is made once for a connection."""
+        connection: Any = pooled.driver_connection
+        if connection.closed:
+            return True
+        ask = pooled.info.get("duly_poll")
+        if ask is None:
+            ask = pooled.info["duly_poll"] = _poller(connection).poll
+        return bool(ask(0))
 
     def close(self) -> None:
         while self._idle:
@@ -167,11 +178,13 @@ class Kept:
 
 def _dead(connection: Any) -> bool:
     """An idle connection has nothing to read. When it has, the server has hung up, or is telling us that it will."""
-    if connection.closed:
-        return True
+    return connection.closed or bool(_poller(connection).poll(0))
+
+
+def _poller(connection: Any) -> select.poll:
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(poller.poll(0))
+    return poller
 
 
 def next_ids(connection: Connection, table: str, count: int) -> list[int]:

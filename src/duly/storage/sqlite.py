@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -67,6 +66,8 @@ def make_async_engine(url: URL | str, *, synchronous: str = "FULL", busy_timeout
 
 
 def _prepare(engine: Engine, synchronous: str, begin: str) -> None:
+    import sqlite3  # the driver is loaded by those who use it
+
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _record: object) -> None:
         if isinstance(connection, sqlite3.Connection):
@@ -148,6 +149,8 @@ def waits_for_itself(url: URL, blocking: bool) -> bool:
 def _write_ahead(cursor: Any) -> None:
     """Put the file in WAL mode, once and for all. Of several who do so with a new file at the same moment all but one are told
     that it is locked, at once and whatever the timeout: they ask again."""
+    import sqlite3
+
     for last in (False,) * WAL_TRIES + (True,):
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
@@ -279,6 +282,8 @@ class FileEar:
     query has changed."""
 
     def __init__(self, url: URL, watch: str = "PRAGMA data_version") -> None:
+        import sqlite3
+
         assert url.database
         self._watch = watch
         self._connection = sqlite3.connect(url.database, timeout=5, isolation_level=None, check_same_thread=False)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     )
     from duly.workflows.workflow import Workflow, WorkflowCall
 
+#: The type of the job that is a run.
+ENGINE_RUN = "ENGINE_RUN"
+
 __all__ = [
     "Approval",
     "Branch",

@@ -28,13 +28,13 @@ from duly.jobs.task import Call, Options, Task
 from duly.jobs.why import Check
 from duly.kernel.errors import InvalidArgument, NotFound, PermanentError, Snooze, WrongState
 from duly.kernel.payload import check_id, check_name, check_size, check_text
+from duly.workflows import ENGINE_RUN
 from duly.workflows.advance import Advance, Memory, WorkflowFailed
 from duly.workflows.context import WorkflowContext
 from duly.workflows.plan import DECISION, again, fork_point, signal_name, state, still_waits
 from duly.workflows.step import (
     APPROVED,
     CANCELLED,
-    ENGINE_RUN,
     FORKED,
     REJECTED,
     REPLAYED,

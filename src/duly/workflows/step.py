@@ -16,8 +16,6 @@ from typing import Any
 from duly.kernel.errors import DulyError, PermanentError
 from duly.kernel.lifecycle import Lifecycle, Move
 
-#: The type of the job that is a run.
-ENGINE_RUN = "ENGINE_RUN"
 #: Audit actions.
 SIGNALLED, APPROVED, REJECTED = "WORKFLOW_SIGNALLED", "WORKFLOW_APPROVED", "WORKFLOW_REJECTED"
 REPLAYED, FORKED, CANCELLED = "WORKFLOW_REPLAYED", "WORKFLOW_FORKED", "WORKFLOW_CANCELLED"

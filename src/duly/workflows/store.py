@@ -35,8 +35,9 @@ from duly.jobs.tables import job_waits, jobs, jobs_done
 from duly.storage.database import Database
 from duly.storage.rows import by_index, insert_into
 from duly.storage.types import Encoded, Instant, Json
+from duly.workflows import ENGINE_RUN
 from duly.workflows.plan import DECISION, Child, asked_at
-from duly.workflows.step import ENGINE_RUN, Kind, Signal, Status, Step
+from duly.workflows.step import Kind, Signal, Status, Step
 from duly.workflows.tables import RUNS, workflow_runs, workflow_signals, workflow_steps
 
 _STEP_COLUMNS = (

@@ -15,7 +15,7 @@ from duly.jobs.job import Enqueued
 from duly.jobs.task import Options, _options
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name, check_whole
-from duly.workflows.step import ENGINE_RUN
+from duly.workflows import ENGINE_RUN
 
 if TYPE_CHECKING:
     from duly.workflows.door import Workflows

@@ -12,9 +12,10 @@ status, which would offer it an index on the wrong column (a row with a token is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from sys import intern
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from sqlalchemy import Connection, PoolProxiedConnection, text
@@ -24,6 +25,9 @@ from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
 from duly.storage.postgres import Statement, instant_of, number_of
 from duly.storage.wake import CHANNEL
+
+if TYPE_CHECKING:
+    from duly.jobs.enqueue import NewJob
 
 #: Instants as seconds since 1970: date_part is quicker than extract, and a float than a datetime, which few handlers ask for.
 CLAIMED = (
@@ -97,7 +101,7 @@ RETURNING id, run_at, due_at, created_at, CASE WHEN CAST(:notify AS boolean) THE
 _INSERT_ALONE = Statement("duly_insert_one", INSERT_ONE.text)
 #: And for a job that is due at once by the server's clock, as most are: nothing to work out.
 _INSERT_AT_ONCE = Statement(
-    "duly_insert_at_once",
+    "duly_insert_at_once",  # its parameters in the order in which ``insert_at_once`` gives them
     f"""
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, meta, created_at, fair)
 VALUES (:tenant, :queue, :task, 'queued', :priority, now(), :input, :max_attempts, :meta, now(),
@@ -118,12 +122,27 @@ _COPY = f"COPY jobs (id, {_NEW}) FROM STDIN"
 COPY_FROM = 20
 
 
-def _rows(connection: Connection, sql: str, parameters: dict[str, Any], prepare: bool) -> Any:
-    """Run a statement on the driver itself (binary results, prepared); through SQLAlchemy when the driver is asynchronous."""
+def _rows(
+    connection: Connection, sql: str, parameters: dict[str, Any], prepare: bool, make: Callable[[Any], Any] = tuple
+) -> Any:
+    """Run a statement on the driver itself (binary results, prepared); through SQLAlchemy when the driver is asynchronous.
+
+    ``make`` is given each row's values as a tuple.
+    """
     if connection.dialect.is_async:
-        return connection.exec_driver_sql(sql, parameters).all()
+        return list(map(make, connection.exec_driver_sql(sql, parameters).all()))
     driver: Any = connection.connection.driver_connection
-    return driver.cursor(binary=True).execute(sql, parameters, prepare=prepare).fetchall()
+    cursor = driver.cursor(binary=True, row_factory=lambda _cursor: make)
+    return cursor.execute(sql, parameters, prepare=prepare).fetchall()
+
+
+def _claimed(values: Any) -> Claimed:
+    """A claimed row. Thousands of them are at hand, with few names between them: each name is kept once."""
+    tenant, queue, task = intern(values[1]), intern(values[2]), intern(values[3])
+    return _new(Claimed, (values[0], tenant, queue, task, *values[4:]))
+
+
+_new: Callable[..., Claimed] = tuple.__new__
 
 
 def claim(
@@ -137,7 +156,7 @@ def claim(
     prepare: bool = True,
 ) -> list[Claimed]:
     """Take up to ``queues[name]`` ready jobs of each queue that nothing governs, in order."""
-    rows = _rows(
+    rows: list[Claimed] = _rows(
         connection,
         CLAIM,
         {
@@ -150,8 +169,9 @@ def claim(
             "now": now,
         },
         prepare,
+        _claimed,
     )
-    return list(map(Claimed._make, rows))
+    return rows
 
 
 def take(
@@ -164,10 +184,9 @@ def take(
     prepare: bool = True,
 ) -> list[Claimed]:
     """Take exactly these jobs, those of them that are still ready."""
-    rows = _rows(
-        connection, TAKE, {"ids": list(ids), "token": token, "lease": lease, "worker": worker, "now": now}, prepare
-    )
-    return list(map(Claimed._make, rows))
+    parameters = {"ids": list(ids), "token": token, "lease": lease, "worker": worker, "now": now}
+    rows: list[Claimed] = _rows(connection, TAKE, parameters, prepare, _claimed)
+    return rows
 
 
 def finish(
@@ -227,14 +246,21 @@ def insert_one(connection: Connection, parameters: dict[str, Any]) -> Any:
 
 def insert_alone(pooled: PoolProxiedConnection, parameters: dict[str, Any], prepare: bool) -> Any:
     """The same as a transaction by itself, on a connection of ours that is in none."""
-    at_once = parameters["run_at"] is None and parameters["delay"] is None and parameters["now"] is None
-    statement = _INSERT_AT_ONCE if at_once else _INSERT_ALONE
-    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, statement.names)]
-    value = statement.run(pooled, texts, prepare).get_value
-    ident, run_at = number_of(value(0, 0)), instant_of(value(0, 1))
-    if at_once:
-        return ident, run_at, None, run_at
-    return ident, run_at, instant_of(value(0, 2)), instant_of(value(0, 3))
+    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_ALONE.names)]
+    value = _INSERT_ALONE.run(pooled, texts, prepare).get_value
+    return number_of(value(0, 0)), instant_of(value(0, 1)), instant_of(value(0, 2)), instant_of(value(0, 3))
+
+
+def insert_at_once(pooled: PoolProxiedConnection, new: NewJob, notify: bool, prepare: bool) -> tuple[int, datetime]:
+    """The same for a job that is due at once by the server's clock. Returns (id, that instant)."""
+    texts = (
+        new.tenant.encode(), new.queue.encode(), new.task.encode(), b"%d" % new.priority, new.input.encode(),
+        b"%d" % new.max_attempts, None if new.meta is None else new.meta.encode(), b"t" if notify else b"f",
+    )  # fmt: skip
+    value = _INSERT_AT_ONCE.run(pooled, texts, prepare).get_value
+    at = instant_of(value(0, 1))
+    assert at is not None
+    return number_of(value(0, 0)), at
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from duly.audit.tables import audit_log, audit_seals
 from duly.jobs.engine import Engine
-from duly.jobs.survey import lapsed
+from duly.jobs.lapsed import lapsed
 from duly.jobs.tables import GATE_KEY, system_state, workers
 from duly.kernel.errors import brief
 from duly.monitoring.alerts.alert import MOST_SUBJECTS, Facts, Reading, Rule, Sample
@@ -150,6 +150,8 @@ def seals_behind(look: Look) -> Reading:
 
 
 def outbox_parked(look: Look) -> Reading:
+    if not look.any("outbox"):
+        return Reading()
     from duly.outbox.tables import outbox
 
     parked = select(outbox.c.destination).where(outbox.c.status == "parked").limit(ROWS).subquery()
@@ -160,6 +162,8 @@ def outbox_parked(look: Look) -> Reading:
 
 def outbox_waiting(look: Look) -> Reading:
     """The oldest pending message of each destination, of the first few thousand by its index."""
+    if not look.any("outbox"):
+        return Reading()
     from duly.outbox.tables import outbox
 
     c = outbox.c
@@ -188,6 +192,8 @@ def outbox_waiting(look: Look) -> Reading:
 
 
 def schedules_overdue(look: Look) -> Reading:
+    if not look.any("schedules"):
+        return Reading()
     from duly.schedules.tables import schedules
 
     c = schedules.c
@@ -201,6 +207,8 @@ def schedules_overdue(look: Look) -> Reading:
 
 
 def schedules_missed(look: Look) -> Reading:
+    if not look.any("schedules"):
+        return Reading()
     from duly.schedules.tables import occurrences, schedules
 
     c = occurrences.c
@@ -223,6 +231,8 @@ def schedules_missed(look: Look) -> Reading:
 
 
 def schedule_broken(look: Look) -> Reading:
+    if not look.any("schedules"):
+        return Reading()
     from duly.schedules.tables import schedules
 
     c = schedules.c
@@ -236,6 +246,8 @@ def schedule_broken(look: Look) -> Reading:
 
 def rounds_idle(look: Look) -> Reading:
     """Since when each tick has not begun, as its ledger says (T000-o). Nothing is expected where there is no group."""
+    if not (look.any("groups") or look.any("rounds")):
+        return Reading()
     from duly.rounds.tables import groups, round_ticks, rounds
 
     first = look.connection.execute(select(func.min(groups.c.created_at)).where(groups.c.is_active)).scalar()
@@ -253,6 +265,8 @@ def rounds_idle(look: Look) -> Reading:
 
 
 def rounds_failing(look: Look) -> Reading:
+    if not look.any("round_ticks"):
+        return Reading()
     from duly.rounds.tables import round_ticks
 
     c = round_ticks.c
@@ -263,6 +277,8 @@ def rounds_failing(look: Look) -> Reading:
 
 def rounds_late(look: Look) -> Reading:
     """The latest opening within the window, or what is due and not open yet; measured from ``due_at`` (T000-e)."""
+    if not (look.any("round_ticks") or look.any("rounds")):
+        return Reading()
     from duly.rounds.tables import round_ticks, rounds
 
     c = round_ticks.c
