@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import Connection, bindparam, or_, select, text
 
 from duly.audit.store import record_many
-from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status
+from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status, numbered
 from duly.jobs.sql import dialect
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import InvalidArgument, KeyConflict
@@ -190,8 +190,8 @@ class JobMaker:
         db, sql, prepares = self.db, self.sql, self.db.prepares
         if new.run_at is None and new.delay is None and db.stamp() is None:
             notify = db.settings.notify
-            ident, at = db.direct(lambda c: sql.insert_at_once(c, new, notify, prepares))
-            return _job(new, ident, at, at, None)
+            ident, at, job = db.direct(lambda c: sql.insert_at_once(c, new, notify, prepares, lambda: _job(new, 0)))
+            return numbered(job, ident, at)
         parameters = self._parameters(new)
         ident, run_at, due_at, created_at = db.direct(lambda c: sql.insert_alone(c, parameters, prepares))
         return _job(new, ident, created_at, run_at, due_at)
@@ -328,7 +328,9 @@ def _when(new: NewJob, now: datetime) -> tuple[datetime, datetime | None]:
     return run_at, run_at if run_at > now else None
 
 
-def _job(new: NewJob, ident: int, created_at: datetime, run_at: datetime, due_at: datetime | None) -> Job:
+def _job(
+    new: NewJob, ident: int, created_at: datetime | None = None, run_at: datetime | None = None, due_at: datetime | None = None
+) -> Job:  # fmt: skip
     return Job(
         id=ident, tenant=new.tenant, queue=new.queue, task=new.task, status=Status.QUEUED, priority=new.priority, input=orjson.loads(new.input),
         key=new.key, concurrency_key=new.concurrency_key, parent_id=new.parent_id, created_at=created_at, run_at=run_at, due_at=due_at,

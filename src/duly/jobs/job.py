@@ -163,6 +163,13 @@ class Job:
         return str(self.status)
 
 
+def numbered(job: Job, ident: int, at: datetime) -> Job:
+    """A new job, of which nobody has heard yet, with what the database has given it: its id, and the instant at which it was made and is due."""
+    for name, value in (("id", ident), ("created_at", at), ("run_at", at)):
+        object.__setattr__(job, name, value)
+    return job
+
+
 class Enqueued(NamedTuple):
     """The answer of enqueue: the job, and whether this call made it (False when its key was taken)."""
 

@@ -90,19 +90,26 @@ class Statement:
 
     def run(self, pooled: PoolProxiedConnection, parameters: Sequence[bytes | None], prepare: bool) -> pq.abc.PGresult:
         """Run it on a pooled connection that is in no transaction. Raises the driver's errors."""
+        self.send(pooled, parameters, prepare)
+        return self.answer(pooled)
+
+    def send(self, pooled: PoolProxiedConnection, parameters: Sequence[bytes | None], prepare: bool) -> None:
+        """Its first half: from here on the server is at work."""
         connection: Any = pooled.driver_connection
         server: pq.abc.PGconn = connection.pgconn
         if not prepare:
             server.send_query_params(self.sql, parameters, result_format=1)
-            return self._answer(connection)
+            return
         if self.name not in pooled.info:
             server.send_prepare(self.name, self.sql)
-            self._answer(connection)
+            self.answer(pooled)
             pooled.info[self.name] = True
         server.send_query_prepared(self.name, parameters, result_format=1)
-        return self._answer(connection)
 
-    def _answer(self, connection: Any) -> pq.abc.PGresult:
+    @staticmethod
+    def answer(pooled: PoolProxiedConnection) -> pq.abc.PGresult:
+        """Its second half: wait until the server is done."""
+        connection: Any = pooled.driver_connection
         # the driver's own waiting: it lets other threads run, and Ctrl-C cancels the statement
         result: pq.abc.PGresult = connection.wait(generators.execute(connection.pgconn))[-1]
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from sqlalchemy import Connection, PoolProxiedConnection, text
@@ -28,6 +28,8 @@ from duly.storage.wake import CHANNEL
 
 if TYPE_CHECKING:
     from duly.jobs.enqueue import NewJob
+
+T = TypeVar("T")
 
 #: Instants as seconds since 1970: date_part is quicker than extract, and a float than a datetime, which few handlers ask for.
 CLAIMED = (
@@ -92,7 +94,7 @@ INSERT INTO jobs ({_NEW})
 SELECT CAST(:tenant AS text), CAST(:queue AS text), CAST(:task AS text), 'queued', CAST(:priority AS int), w.run_at,
        CASE WHEN w.run_at > w.now THEN w.run_at END, CAST(:input AS json), CAST(:max_attempts AS int), NULL, NULL,
        CAST(:concurrency_key AS text), CAST(:parent_id AS bigint), CAST(:meta AS json), w.now,
-       coalesce((SELECT q.fair FROM queues q WHERE q.name = CAST(:queue AS text)), false)
+       EXISTS (SELECT 1 FROM queues q WHERE q.name = CAST(:queue AS text) AND q.fair)
   FROM (SELECT n.now, coalesce(CAST(:run_at AS timestamptz), n.now + make_interval(secs => CAST(:delay AS float8)), n.now) AS run_at
           FROM (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now) AS n) AS w
 RETURNING id, run_at, due_at, created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', CAST(:queue AS text)) END
@@ -105,7 +107,7 @@ _INSERT_AT_ONCE = Statement(
     f"""
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, meta, created_at, fair)
 VALUES (:tenant, :queue, :task, 'queued', :priority, now(), :input, :max_attempts, :meta, now(),
-        coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false))
+        EXISTS (SELECT 1 FROM queues q WHERE q.name = :queue AND q.fair))
 RETURNING id, run_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END
 """,
 )
@@ -251,16 +253,23 @@ def insert_alone(pooled: PoolProxiedConnection, parameters: dict[str, Any], prep
     return number_of(value(0, 0)), instant_of(value(0, 1)), instant_of(value(0, 2)), instant_of(value(0, 3))
 
 
-def insert_at_once(pooled: PoolProxiedConnection, new: NewJob, notify: bool, prepare: bool) -> tuple[int, datetime]:
-    """The same for a job that is due at once by the server's clock. Returns (id, that instant)."""
+def insert_at_once(
+    pooled: PoolProxiedConnection, new: NewJob, notify: bool, prepare: bool, meanwhile: Callable[[], T]
+) -> tuple[int, datetime, T]:
+    """The same for a job that is due at once by the server's clock. Returns (id, that instant, what ``meanwhile`` returned).
+
+    ``meanwhile`` is called while the server is at work, and must not raise.
+    """
     texts = (
         new.tenant.encode(), new.queue.encode(), new.task.encode(), b"%d" % new.priority, new.input.encode(),
         b"%d" % new.max_attempts, None if new.meta is None else new.meta.encode(), b"t" if notify else b"f",
     )  # fmt: skip
-    value = _INSERT_AT_ONCE.run(pooled, texts, prepare).get_value
+    _INSERT_AT_ONCE.send(pooled, texts, prepare)
+    made = meanwhile()
+    value = _INSERT_AT_ONCE.answer(pooled).get_value
     at = instant_of(value(0, 1))
     assert at is not None
-    return number_of(value(0, 0)), at
+    return number_of(value(0, 0)), at, made
 
 
 def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: bool) -> None:

@@ -70,7 +70,7 @@ REMOVE = f"DELETE FROM jobs WHERE {_THESE}"
 INSERT_ONE = """
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, due_at, input, max_attempts, concurrency_key, parent_id, meta, created_at, fair)
 VALUES (:tenant, :queue, :task, 'queued', :priority, :run_at, :due_at, :input, :max_attempts, :concurrency_key, :parent_id, :meta, :now,
-        coalesce((SELECT q.fair FROM queues q WHERE q.name = :queue), false))
+        EXISTS (SELECT 1 FROM queues q WHERE q.name = :queue AND q.fair))
 RETURNING id
 """
 _COLUMNS = (
