@@ -88,6 +88,20 @@ def test_rows_fetched_as_one_text_come_back_as_they_were(
     assert list(storage_rows.read(app.db.read(lambda c: c.execute(text(one)).scalar_one()))) == []
 
 
+@pytest.mark.parametrize("column", ["input", "output", "error", "meta"])
+def test_a_document_that_is_no_json_is_shown_as_it_stands_and_hides_no_row_beside_it(
+    sqlite_url: str, column: str
+) -> None:
+    """PostgreSQL refuses such a text; into SQLite somebody may write it by hand."""
+    app = Duly(sqlite_url)
+    job, other = app.enqueue("X", run_in=60).job, app.enqueue("X").job
+    run_sql(app, f"UPDATE jobs SET {column} = 'no {{json' WHERE id = {job.id}")
+    found = {one.id: one for one in app.jobs.find()}
+    assert getattr(found[job.id], column) == "no {json"
+    assert found[other.id].input == {}
+    app.close()
+
+
 def test_a_write_inside_a_write_is_refused_on_the_file_that_has_one_writer(sqlite_url: str) -> None:
     app = Duly(sqlite_url)
     app.open()

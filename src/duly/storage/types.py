@@ -138,7 +138,11 @@ class Json(types.UserDefinedType[Any]):
         def process(value: Any) -> Any:
             if value is None or not isinstance(value, str | bytes):
                 return value
-            return orjson.loads(value)
+            try:
+                return orjson.loads(value)
+            except orjson.JSONDecodeError:
+                # written by hand, into SQLite: whoever looks sees what stands there, and the rows beside it
+                return value
 
         return process
 
