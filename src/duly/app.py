@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import orjson
@@ -89,8 +90,6 @@ class Duly:
         self.jobs = Jobs(self)
         self._checked = False
         self.alerts = Alerts(self.engine, self.open)
-        self._calendars: Calendars | None = None
-        self._schedules: Schedules | None = None
         self._workflows: Workflows | None = None
         self._rooms: list[Room] = []
         self._reservations: SqlStore | None = None
@@ -107,24 +106,20 @@ class Duly:
             self._reservations = SqlStore(self.db)
         return self._reservations
 
-    @property
+    @cached_property
     def calendars(self) -> Calendars:
         """Blackouts: setting them, looking at them, and what one would hold."""
-        if self._calendars is None:
-            from duly.jobs.calendars import Calendars
+        from duly.jobs.calendars import Calendars
 
-            self._calendars = Calendars(self, self._planned)
-        return self._calendars
+        return Calendars(self, self._planned)
 
-    @property
+    @cached_property
     def schedules(self) -> Schedules:
         """Schedules and their occurrences: looking at them, acting on them."""
-        if self._schedules is None:
-            from duly.schedules.door import Schedules
+        from duly.schedules.door import Schedules
 
-            with self._lock:  # what is declared is kept there, so there is one
-                self._schedules = self._schedules or Schedules(self)
-        return self._schedules
+        # what is declared is kept there, so of two threads that come first both get the same
+        return vars(self).setdefault("schedules", Schedules(self))  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ tasks
 
@@ -411,8 +406,8 @@ class Duly:
                 "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."
             )
         worker = Worker(self.engine, queues, name)
-        if self._schedules is not None:
-            self._schedules.sync()
+        if "schedules" in vars(self):  # else nothing is declared
+            self.schedules.sync()
         schedules = Watch(self.db, self._scheduler)
         worker.accompany("schedules", schedules.step, schedules.bell.ring)
         worker.house.add("schedules", KEEP_EVERY, schedules.keep)

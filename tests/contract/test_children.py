@@ -176,9 +176,10 @@ def test_a_parent_that_a_crash_left_waiting_is_ended_by_the_sweep(
 ) -> None:
     father, [kid] = family(1)
     run_sql(app, "DELETE FROM jobs WHERE id = :id", id=kid)
-    app.db.write(lambda c: app.engine.store.sweep_parents(c, "keeper"))
+    house = app.worker().house
+    house.parents()
     assert app.jobs.get(father).status is Status.SUCCEEDED
-    app.db.write(lambda c: app.engine.store.sweep_parents(c, "keeper"))
+    house.parents()
     assert len(actions(app, father)) == 1
 
 

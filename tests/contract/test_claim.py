@@ -61,15 +61,16 @@ def test_a_claimed_job_is_running_under_a_lease(app: Duly, send: Callable[..., i
     assert (claimed.attempts, claimed.max_attempts, claimed.input) == (1, 4, "{}")
 
 
-def test_of_claimed_jobs_each_name_is_kept_once(pg: Duly) -> None:  # ADR 0032
-    @pg.task("X")
-    def x() -> None: ...
+def test_of_the_jobs_of_a_claim_each_name_is_kept_once(pg: Duly) -> None:  # ADR 0032
+    @pg.task("send_letter", queue="letters")
+    def send_letter() -> None: ...
 
-    x.enqueue_many([{}, {}])
-    first, second = Hand(pg).claim(n=2)
+    send_letter.using(tenant="acme").enqueue_many([{}, {}])
+    first, second = Hand(pg).claim("letters", n=2)
+    assert (first.tenant, first.queue, first.task) == ("acme", "letters", "send_letter")
     for name in ("tenant", "queue", "task"):
         assert getattr(first, name) is getattr(second, name)
-    assert (first.tenant, first.queue, first.task) == ("default", "default", "X")
+    assert first.id != second.id
 
 
 def test_a_claim_that_finds_nothing_is_an_ordinary_answer(

@@ -10,13 +10,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from duly import Backoff, Duly, PermanentError
 from duly import Status as Status_
+from duly.jobs.store import FAR
 from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, NotFound, Retry, Snooze, WrongState
+from duly.storage.types import Instant
 from duly.testing import ManualClock, drain
 from duly.workflows import ChildFailed, Kind, Status, StepFailed, UnknownWorkflow, WaitTimedOut, WorkflowContext
 from duly.workflows.store import WorkflowStore
@@ -1271,7 +1273,8 @@ def test_why_says_what_a_run_waits_for(app: Duly) -> None:
     assert due.remedy == f"Answer it: `duly workflows approve {run} budget`."
 
 
-def test_a_run_that_slept_through_the_end_of_its_children_is_woken_by_the_sweep(app: Duly) -> None:
+@pytest.mark.parametrize("far", [True, False])
+def test_a_run_that_slept_through_the_end_of_its_children_is_woken_by_the_sweep(app: Duly, far: bool) -> None:
     @app.task("kid", queue="work")
     def kid() -> int:
         return 1
@@ -1284,13 +1287,13 @@ def test_a_run_that_slept_through_the_end_of_its_children_is_woken_by_the_sweep(
     drain(app, queues=["workflows"])
     drain(app, queues=["work"])  # its end wakes the run; as if it had not:
     child = app.workflows.tree(run)[0].id
-    far = "253402214400000000" if app.db.is_sqlite else "'9999-12-31T00:00:00Z'"
-    app.db.write(
-        lambda c: c.execute(text(f"UPDATE jobs SET due_at = {far}, waits_for_children = true WHERE id = {run}"))
-    )
+    until = FAR if far else app.db.clock.now() + DAY
+    again = text("UPDATE jobs SET due_at = :until, waits_for_children = true WHERE id = :run")
+    again = again.bindparams(bindparam("until", until, Instant), run=run)
+    app.db.write(lambda c: c.execute(again))
     app.db.write(lambda c: c.execute(text(f"INSERT INTO job_waits (waiter_id, job_id) VALUES ({run}, {child})")))
     assert drain(app).claimed == 0
-    app.db.write(lambda c: app.engine.store.sweep_parents(c, "keeper"))
+    app.worker().house.parents()
     assert drain(app).claimed == 1
     assert [s.status for s in app.workflows.history(run)] == [Status.DONE, Status.WAITING]
 

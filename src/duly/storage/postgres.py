@@ -101,9 +101,13 @@ class Statement:
             server.send_query_params(self.sql, parameters, result_format=1)
             return
         if self.name not in pooled.info:
-            server.send_prepare(self.name, self.sql)
-            self.answer(pooled)
-            pooled.info[self.name] = True
+            try:
+                server.send_prepare(self.name, self.sql)
+                self.answer(pooled)
+                pooled.info[self.name] = True
+            except BaseException:
+                pooled.invalidate()  # whoever is interrupted here cannot tell whether it is prepared
+                raise
         server.send_query_prepared(self.name, parameters, result_format=1)
 
     @staticmethod

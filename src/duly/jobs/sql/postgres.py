@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from sys import intern
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -138,10 +137,16 @@ def _rows(
     return cursor.execute(sql, parameters, prepare=prepare).fetchall()
 
 
-def _claimed(values: Any) -> Claimed:
-    """A claimed row. Thousands of them are at hand, with few names between them: each name is kept once."""
-    tenant, queue, task = intern(values[1]), intern(values[2]), intern(values[3])
-    return _new(Claimed, (values[0], tenant, queue, task, *values[4:]))
+def _claims() -> Callable[[Any], Claimed]:
+    """Makes the rows of one claim. They are many, with few names between them: each name is kept once."""
+    names: dict[str, str] = {}
+    kept = names.setdefault
+
+    def claimed(values: Any) -> Claimed:
+        tenant, queue, task = values[1:4]
+        return _new(Claimed, (values[0], kept(tenant, tenant), kept(queue, queue), kept(task, task), *values[4:]))
+
+    return claimed
 
 
 _new: Callable[..., Claimed] = tuple.__new__
@@ -171,7 +176,7 @@ def claim(
             "now": now,
         },
         prepare,
-        _claimed,
+        _claims(),
     )
     return rows
 
@@ -187,7 +192,7 @@ def take(
 ) -> list[Claimed]:
     """Take exactly these jobs, those of them that are still ready."""
     parameters = {"ids": list(ids), "token": token, "lease": lease, "worker": worker, "now": now}
-    rows: list[Claimed] = _rows(connection, TAKE, parameters, prepare, _claimed)
+    rows: list[Claimed] = _rows(connection, TAKE, parameters, prepare, _claims())
     return rows
 
 
