@@ -355,6 +355,32 @@ def test_a_default_asynchronous_sqlite_session_is_refused_too(sqlite_url: str) -
     app.close()
 
 
+def test_a_connection_in_autocommit_is_refused_however_it_came_to_be(pg: Duly) -> None:
+    engine = pg.db.session_engine
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as one,
+        engine.execution_options(isolation_level="AUTOCOMMIT").connect() as two,
+        Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as three,
+    ):
+        for unsafe in (one, two, three):
+            for options in ({}, {"key": "k"}):
+                with pytest.raises(UnsafeSession, match="autocommit"):
+                    pg.enqueue("X", {}, session=unsafe, **options)
+    with engine.connect() as connection:  # of the same pool
+        pg.enqueue("X", {}, session=connection)
+        connection.rollback()
+
+    async def story() -> None:
+        async with pg.db.async_engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            with pytest.raises(UnsafeSession, match="autocommit"):
+                await pg.aenqueue("X", {}, session=connection)
+        await pg.db.async_engine.dispose()
+
+    asyncio.run(story())
+    assert pg.jobs.count() == 0
+
+
 def test_a_sqlite_connection_in_autocommit_is_refused(sqlite_url: str) -> None:
     app = Duly(sqlite_url)
     engine = create_engine(sqlite_url, isolation_level="AUTOCOMMIT")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contract.hands import AT_ONCE, NOON, Hand, actions, attempts, audit, rows, wait_until, working
-from duly import Backoff, Cancel, Context, Duly, Job, PermanentError, Retry, Snooze, Status
+from duly import INJECT, Backoff, Cancel, Context, Duly, Job, PermanentError, Retry, Snooze, Status
 from duly.testing import ManualClock, drain
 
 MICRO = timedelta(microseconds=1)
@@ -360,6 +360,40 @@ def test_an_exception_of_any_kind_is_an_outcome(app: Duly, kind: str, error: Bas
     job = app.jobs.get(ident)
     assert (job.status, job.error["message"], job.error["type"]) == (Status.FAILED, message, type(error).__name__)
     assert attempts(app, ident)[0].error == job.error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cost_cents", "x"), ("cost_cents", 1.5), ("cost_cents", float("nan")), ("cost_cents", True), ("cost_cents", 2**31),
+     ("remote_id", 7), ("remote_id", "a\x00"), ("remote_id", "\ud800"), ("audit_action", "\ud800"), ("audit_action", 7)],
+)  # fmt: skip
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_what_a_handler_notes_and_nobody_can_store_is_left_out_and_the_run_ends_as_it_did(
+    app: Duly, name: str, value: Any, ends: str
+) -> None:  # R003-10
+    runs: list[int] = []
+
+    @app.task("X", backoff=AT_ONCE, max_attempts=1)
+    def x(context: Context = INJECT) -> int:
+        runs.append(1)
+        context.cost_cents, context.remote_id, context.audit_action = 3, "their-1", "LETTER_SENT"
+        setattr(context, name, value)
+        if ends == "badly":
+            raise ValueError("no")
+        return 5
+
+    ident = x.enqueue().job.id
+    drain(app)
+    job = app.jobs.get(ident)
+    assert runs == [1]
+    assert job.cost_cents == (0 if name == "cost_cents" else 3)
+    assert job.remote_id == (None if name == "remote_id" else "their-1")
+    if ends == "badly":
+        assert (job.status, job.error["type"]) == (Status.FAILED, "ValueError")
+        return
+    assert (job.status, job.output, job.error["type"]) == (Status.SUCCEEDED, 5, "UnstorableResult")
+    assert f"context.{name}" in job.error["message"]
+    assert actions(app, ident) == ["X_COMPLETED" if name == "audit_action" else "LETTER_SENT"]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from duly.jobs.task import Task
 from duly.kernel.clock import from_micros
 from duly.kernel.errors import Cancel, DulyError, InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.outcome import Outcome, OutcomeKind
+from duly.kernel.payload import check_name, check_text, check_whole
 
 #: Why a run was interrupted from outside.
 Reason = Literal["timeout", "cancel", "release", "lost"]
@@ -233,9 +234,39 @@ def succeeded(run: Run, result: Any, limit: int) -> Outcome:
         output, error = "{}", {"type": "UnstorableResult", "message": problem}
     if context is None:
         return Outcome(OutcomeKind.SUCCEEDED, output, error)
-    return Outcome(
-        OutcomeKind.SUCCEEDED, output, error, None, None, context.cost_cents, context.remote_id, context.audit_action
-    )
+    noted, problem = _noted(context)
+    if problem is not None and error is None:
+        error = {"type": "UnstorableResult", "message": problem}
+    return Outcome(OutcomeKind.SUCCEEDED, output, error, None, None, *noted)
+
+
+def _noted(context: Context) -> tuple[tuple[int | None, str | None, str | None], str | None]:
+    """What a handler has set on its context: (cost_cents, remote_id, audit_action), each None where it cannot be stored, and why.
+
+    It is looked at when the handler is done: an error in its middle would make it run again.
+    """
+    cost, remote, action, problems = context.cost_cents, context.remote_id, context.audit_action, []
+    try:
+        if cost is not None:
+            check_whole(cost, "context.cost_cents", -(2**31), 2**31 - 1)
+    except InvalidArgument as error:
+        cost = None
+        problems.append(str(error))
+    try:
+        if remote is not None:
+            if not isinstance(remote, str):
+                raise InvalidArgument("context.remote_id", f"is of type {type(remote).__name__}; it must be a text.")
+            check_text(remote, "context.remote_id")
+    except InvalidArgument as error:
+        remote = None
+        problems.append(str(error))
+    try:
+        if action is not None and action != "":
+            check_name(action, "context.audit_action")
+    except InvalidArgument as error:
+        action = None
+        problems.append(str(error))
+    return (cost, remote, action), " ".join(problems) or None
 
 
 def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
@@ -264,7 +295,7 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
     else:
         described = describe(error, at)
     context = run.context
-    cost, remote = (context.cost_cents, context.remote_id) if context is not None else (None, None)
+    cost, remote, _ = (None, None, None) if context is None else _noted(context)[0]
     return Outcome(kind, None, described, after, until, cost, remote)
 
 

@@ -1,7 +1,7 @@
 """Borrowing the caller's transaction: a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy.
 
 A job written there exists when, and only when, that transaction commits. SQLite connections whose savepoints do not hold
-are refused, because a job would outlive the rollback that should have taken it along.
+are refused, and so is any in autocommit mode, because a job would outlive the rollback that should have taken it along.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duly.storage import sqlite
 def borrowed(session: Any, *, asynchronous: bool) -> Connection:
     """The connection of the caller's transaction; a transaction is begun if none is.
 
-    Raises InvalidArgument for what is neither session nor connection, UnsafeSession for an unsafe SQLite connection.
+    Raises InvalidArgument for what is neither session nor connection, UnsafeSession for an unsafe SQLite connection and one in autocommit mode.
     """
     if hasattr(session, "run_sync"):
         raise InvalidArgument("session", "is asynchronous.", "Use `await task.using(session=…).aenqueue(…)`.")
@@ -49,4 +49,9 @@ def borrowed(session: Any, *, asynchronous: bool) -> Connection:
                 f"this SQLite session cannot carry a job: {reason}. Make its engine with duly.storage.sqlite.make_engine(url), "
                 "or use app.db.session_engine."
             )
+    elif getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+        raise UnsafeSession(
+            "this connection cannot carry a job: it is in autocommit mode, so a rollback would keep the job. Give it another isolation level, "
+            "or leave `session` out: the job is then committed by itself."
+        )
     return connection

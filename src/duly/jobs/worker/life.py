@@ -21,6 +21,9 @@ from duly.jobs.worker.state import Tally
 from duly.kernel.errors import DulyError, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
 
+#: Seconds that handlers which were told to stop have for it, and when the worker was told a second time.
+UNWIND, UNWIND_AT_ONCE = 2.0, 0.2
+
 
 class Worker(Settling):
     """Runs jobs of some queues. One per process is the rule; several may share one when tests want it."""
@@ -167,8 +170,9 @@ class Worker(Settling):
             run.interrupt("release")
         if left:
             self.emitter.emit("drain_cut", "warning", worker=self.name, jobs=[r.claimed.id for r in left])
-        until = time.monotonic() + 2
-        while self._running() and time.monotonic() < until:
+        # what was told to stop may do so; whoever was asked a second time does not wait for it
+        asked = time.monotonic()
+        while self._running() and time.monotonic() < asked + (UNWIND_AT_ONCE if self._stop_now.is_set() else UNWIND):
             await asyncio.sleep(0.02)
         # Handlers on threads cannot be interrupted: their jobs are given back while the program ends.
         for run in list(self._held.values()):
