@@ -49,7 +49,10 @@ def borrowed(session: Any, *, asynchronous: bool) -> Connection:
                 f"this SQLite session cannot carry a job: {reason}. Make its engine with duly.storage.sqlite.make_engine(url), "
                 "or use app.db.session_engine."
             )
-    elif getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+        return connection
+    from duly.storage.joined import is_autocommit
+
+    if is_autocommit(connection):
         raise UnsafeSession(
             "this connection cannot carry a job: it is in autocommit mode, so a rollback would keep the job. Give it another isolation level, "
             "or leave `session` out: the job is then committed by itself."
