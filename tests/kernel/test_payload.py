@@ -95,6 +95,15 @@ def test_a_name_that_no_database_can_keep_is_refused_with_its_field(name: Any) -
     assert refused.value.field == "key"
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("\ud800", "half of a surrogate pair"), ("a\x00", "the NUL character"), ("a\n", "control characters")],
+)
+def test_a_refusal_of_a_name_says_what_is_wrong_with_it(name: str, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        check_name(name, "key")
+
+
 def test_an_ordinary_name_is_returned_as_it_is() -> None:
     assert check_name("комната-7 \U0001f600", "key") == "комната-7 \U0001f600"
 

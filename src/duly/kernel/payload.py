@@ -37,14 +37,15 @@ def check_name(text: str, field: str, limit: int = 200) -> str:
         raise InvalidArgument(field, f"is of type {type(text).__name__}; it must be a text.")
     if not text:
         raise InvalidArgument(field, "is empty.")
+    try:
+        check_text(text, field)
+    except InvalidPayload as error:
+        raise InvalidArgument(field, error.problem, error.remedy) from None
     if not text.isprintable():
         raise InvalidArgument(field, "contains control characters.", "Use printable characters only.")
     if len(text) > limit:
         raise InvalidArgument(field, f"has {len(text)} characters; at most {limit} are allowed.")
-    try:
-        return check_text(text, field)
-    except InvalidPayload as error:
-        raise InvalidArgument(field, error.problem, error.remedy) from None
+    return text
 
 
 #: The highest number that a row can have.
