@@ -2,12 +2,13 @@
 
 The story: make a folder and a database, let yesterday happen on a clock of its own, start a mail server for this machine, put everything of
 today into the database, and run `duly up` in this process, with the dashboard. Meanwhile say what has happened, each from what really lies
-there. Run it again and it goes on with the same town; `--fresh` makes another one.
+there. Run it again and it goes on with the same town, which is made anew if it was not made to its end; `--fresh` makes another one.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import string
 import sys
@@ -16,12 +17,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+# until there is something to put in order, Ctrl-C just ends it
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import click  # noqa: E402
 
 HERE = Path(__file__).parent
 NEWSLETTER = HERE.parent / "newsletter"
 sys.path.append(str(NEWSLETTER))  # its letters, its mail server, and its words for places are used here
 
+import ground  # noqa: E402
 from letter import Letter, Unusable, read_recipients, sort  # noqa: E402
 from mailserver import MailServer  # noqa: E402
 from places import again, make_folder, short, sqlite_url  # noqa: E402
@@ -40,7 +45,9 @@ AHEAD = 20
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--folder", type=PATH, default=Path("var/town"), show_default=True, help="Where the town keeps its things."
+    "--folder",
+    type=PATH,
+    help=f"Where the town keeps its things.  [default: {ground.FIRST}, or the newest town beside it]",
 )
 @click.option("--fresh", is_flag=True, help="Begin anew, in another folder beside it.")
 @click.option(
@@ -77,9 +84,16 @@ AHEAD = 20
     help="A plan of posts for the channels gazette and board.  [default: the town's]",
 )
 def main(
-    folder: Path, fresh: bool, until_idle: bool, patience: int, port: int | None, recipients: Path, calendar: Path
+    folder: Path | None,
+    fresh: bool,
+    until_idle: bool,
+    patience: int,
+    port: int | None,
+    recipients: Path,
+    calendar: Path,
 ) -> None:
     """Show the whole of Duly: a town with a newsletter, a gazette, rounds, a briefing, a permit and a market."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     begun = datetime.now(UTC)
     minute = (begun + timedelta(seconds=AHEAD)).replace(second=0, microsecond=0) + MINUTE
     try:
@@ -87,29 +101,39 @@ def main(
         text = filled(calendar, begun, minute)
         plan = read_plan(text, calendar)
         check_port(port)
-        folder = make_folder(folder, fresh).absolute()
+        folder = settle(folder, fresh)
+        new = not ground.finished(folder)
         with ExitStack() as stack:
+            if new and stack.enter_context(ground.begin(folder)):
+                click.echo(f"{short(folder)} holds a town that was not made to its end: it is made anew.")
             server = stack.enter_context(MailServer(folder / "mail", latency=0.3))
             surround(folder, server.address)
-            from today import LOG, MARK, Today
+            from today import LOG, Today
 
             log = stack.enter_context((folder / LOG).open("a", encoding="utf-8"))
-            new = not (folder / "duly.db").exists()
-            if not new and not (folder / MARK).exists():
-                raise UsageError(
-                    f"{short(folder)} holds a town that was not made to its end: begin another one with --fresh."
-                )
             if new:
                 (folder / "calendar.yaml").write_text(text, encoding="utf-8")
                 make_yesterday(folder, plan, begun, minute)
             today = Today(folder, until_idle, patience, begun, minute)
             sys.exit(today.live(letter, people, plan if new or calendar != CALENDAR else None, new, port, log))
     except KeyboardInterrupt:
-        click.echo(f"Stopped while the town was made. Begin another one: {again('run', ['--fresh'])}")
+        on = again("run", [] if folder is None else ground.arguments(folder))
+        click.echo(f"Stopped before the town was awake. {on} goes on, {again('run', ['--fresh'])} begins another town.")
     except (Unusable, UsageError) as error:
         raise click.UsageError(str(error)) from None
     except (DulyError, OSError) as error:
         raise click.ClickException(str(error)) from None
+
+
+def settle(wanted: Path | None, fresh: bool) -> Path:
+    """The town's folder, which is there then. Raises Unusable."""
+    first = wanted or ground.FIRST
+    folder = make_folder(first if fresh else ground.place(wanted), fresh)
+    if not (fresh or ground.finished(folder) or ground.free(first)):
+        click.echo(
+            f"{short(first)} holds half a town, or a database of somebody else, and stays as it is: {short(folder)} is taken."
+        )
+    return folder.absolute()
 
 
 def filled(calendar: Path, begun: datetime, minute: datetime) -> str:
@@ -164,13 +188,12 @@ def surround(folder: Path, smtp: str) -> None:
 def make_yesterday(folder: Path, plan: Plan, begun: datetime, minute: datetime) -> None:
     """Let yesterday pass, and note whose rounds turn at that minute."""
     import yesterday
-    from today import MARK
 
     click.echo("Yesterday is made first, on a clock of its own …")
     groups = yesterday.turning(minute)
     founded = [*groups, *yesterday.settled(begun)]
     yesterday.live(sqlite_url(folder), founded, plan.items, minute - DAY, datetime.now(UTC))
-    (folder / MARK).write_text("\n".join(group.name for group in groups) + "\n", encoding="utf-8")
+    ground.finish(folder, [group.name for group in groups])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import account
 import click
+import ground
 import town
 from letter import Letter, Recipient, Sorted, key_of
 from places import again, program, short, sqlite_url
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 #: For so many seconds the mayor is waited for before --until-idle answers in his place.
 MAYOR = 5
-#: The file with the names of the groups whose rounds turn. Yesterday leaves it: a town without it was not made to its end.
-MARK = "made"
 #: Every event, as a line of JSON.
 LOG = "events.log"
 
@@ -46,7 +45,7 @@ class Today:
 
     def __init__(self, folder: Path, until_idle: bool, patience: int, begun: datetime, minute: datetime) -> None:
         self.app, self.folder, self.until_idle, self.minute = app, folder, until_idle, minute
-        self.turning = frozenset((folder / MARK).read_text(encoding="utf-8").split("\n")) - {""}
+        self.turning = frozenset((folder / ground.MADE).read_text(encoding="utf-8").split("\n")) - {""}
         self.patience, self.begun, self.woke = patience, begun, time.monotonic()
         #: When the mayor was asked.
         self.asked = self.woke
@@ -238,7 +237,7 @@ class Today:
         now = self.look()
         if not self.until_idle or not self.enough:
             click.echo(
-                f"\nStopped in good order; nothing is lost. {again('run', self.here())} goes on, {again('run', ['--fresh'])} begins another town."
+                f"\nStopped in good order; nothing is lost. {again('run', ground.arguments(self.folder))} goes on, {again('run', ['--fresh'])} begins another town."
             )
             return 0
         folder = short(self.folder)
@@ -262,9 +261,6 @@ class Today:
         if missing:
             click.echo(f"Missing: {'; '.join(missing)}. {folder}/{LOG} says more.", err=True)
         return 1 if missing else 0
-
-    def here(self) -> list[str]:
-        return [] if short(self.folder) == "var/town" else ["--folder", short(self.folder)]
 
 
 class Sieve:

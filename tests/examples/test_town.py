@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -101,6 +102,117 @@ def test_every_room_is_alive_and_the_town_goes_on_when_it_is_run_again(tmp_path:
     assert "Stopped in good order" in out
 
 
+def begin(cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+    words, environment = command("--port", "0", *arguments)
+    return subprocess.Popen(
+        words, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def interrupt(town: subprocess.Popen[str], said: str = "") -> str:
+    """Ctrl-C. Returns what it said, after ``said``."""
+    try:
+        town.send_signal(signal.SIGINT)
+        said += town.communicate(timeout=60)[0]
+    finally:
+        town.kill()
+        town.communicate()
+    assert town.returncode == 0, said
+    assert "Traceback" not in said
+    return said
+
+
+def until_awake(cwd: Path, *arguments: str) -> str:
+    """Run it until a job was done, and interrupt it. Returns what it said."""
+    town = begin(cwd, *arguments)
+    said = ""
+    assert town.stdout is not None
+    for line in town.stdout:
+        said += line
+        if re.match(r"\d\d:\d\d:\d\d  ", line):  # told of what has happened
+            break
+    return interrupt(town, said)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.slow
+def test_a_town_that_was_not_made_to_its_end_is_made_anew_when_it_is_run_again(tmp_path: Path) -> None:
+    folder = tmp_path / "var" / "town"
+    town = begin(tmp_path)
+    assert until((folder / "duly.db").exists, 60)
+    assert "Stopped before the town was awake." in interrupt(town)
+    assert not (folder / "made").exists()
+
+    said = until_awake(tmp_path)
+    assert "var/town holds a town that was not made to its end: it is made anew." in said
+    assert "A new town, in var/town," in said
+    assert "Stopped in good order" in said
+    assert "The town goes on, in var/town," in until_awake(tmp_path)
+
+    # and the one that --fresh has made is gone on with
+    assert "A new town, in var/town-2," in until_awake(tmp_path, "--fresh")
+    assert "The town goes on, in var/town-2," in until_awake(tmp_path)
+    assert "The town goes on, in var/town," in until_awake(tmp_path, "--folder", "var/town")
+
+
+GROUND = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{town!r}, {newsletter!r}]
+import ground
+try:
+    with ground.begin(Path("var/town")) as half:
+        print(half, ground.place(None), sorted(str(one.relative_to("var/town")) for one in Path("var/town").rglob("*")))
+        if {other!r}:
+            exec({other!r})
+except ground.UsageError as error:
+    print(error)
+"""
+HALF = ("begun", "duly.db", "duly.db-wal", "calendar.yaml", "mail/new/1795953061.M443506P3850Q1.vm", "posts/board/lamps-411887c4b6b00a21/index.md")  # fmt: skip
+
+
+def ask_ground(cwd: Path, *files: str, other: str = "") -> list[str]:
+    """What is begun in var/town with these files in var/."""
+    for name in files:
+        (cwd / "var" / name).parent.mkdir(parents=True, exist_ok=True)
+        (cwd / "var" / name).touch()
+    asked = GROUND.format(town=str(TOWN), newsletter=str(EXAMPLES / "newsletter"), other=other)
+    done = subprocess.run([sys.executable, "-c", asked], cwd=cwd, env=command()[1], capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_half_a_town_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    assert ask_ground(tmp_path, *(f"town/{name}" for name in HALF)) == ["True var/town ['begun']"]
+
+
+@pytest.mark.parametrize("alien", ["letter.txt", "mail/mine.txt", "posts/board/mine/index.md", "posts/mine.md"])
+def test_what_somebody_else_has_put_into_half_a_town_stays_there(tmp_path: Path, alien: str) -> None:
+    said = ask_ground(tmp_path, *(f"town/{name}" for name in (*HALF, alien)))
+    assert said == ["var/town holds what is not of the town. Make another town with --fresh."]
+    assert all((tmp_path / "var" / "town" / name).exists() for name in (*HALF, alien))
+
+
+def test_a_database_of_somebody_else_is_left_alone_and_the_town_is_made_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "duly.db").write_text("mine")
+    town = begin(tmp_path, "--folder", "half")
+    assert until((tmp_path / "half-2" / "duly.db").exists, 60)
+    said = interrupt(town)
+    assert "half holds half a town, or a database of somebody else, and stays as it is: half-2 is taken." in said
+    assert "run.py --folder half-2 goes on" in said
+    assert [one.name for one in (tmp_path / "half").iterdir()] == ["duly.db"]
+    assert (tmp_path / "half" / "duly.db").read_text() == "mine"
+
+
+def test_a_town_that_another_run_is_making_is_left_alone(tmp_path: Path) -> None:
+    again = GROUND.format(town=str(TOWN), newsletter=str(EXAMPLES / "newsletter"), other="")
+    said = ask_ground(
+        tmp_path, "town/begun", other=f"import subprocess; subprocess.run([sys.executable, '-c', {again!r}])"
+    )
+    assert "var/town is being made by another run. Wait for that one, or make another town with --fresh." in said
+
+
 def page(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
@@ -153,7 +265,6 @@ WRONG: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "no instant": (("--calendar", "posts.yaml"), {"posts.yaml": PLAN.replace("${soon}", "soon")}, "posts.yaml:23:9: slots[3].at is 'soon'."),
     "another channel": (("--calendar", "posts.yaml"), {"posts.yaml": PLAN.replace("[gazette, board]", "[gazette, board, radio]")}, "posts.yaml names the channel radio; the town has gazette and board."),
     "a folder that is a file": (("--folder", "a-file"), {"a-file": ""}, "a-file cannot be the run folder"),
-    "half a town": (("--folder", "half"), {"half/duly.db": ""}, "half holds a town that was not made to its end: begin another one with --fresh."),
 }  # fmt: skip
 
 
