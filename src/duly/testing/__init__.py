@@ -12,7 +12,7 @@
 
 ``drain`` is a worker that is moved by hand: the same claims, codec, settlements and fences, one job after the other and
 without threads that act by themselves. ``sandbox`` gives an application that is defined in a module another database and
-clock for the length of a test. None of this needs pytest.
+clock for the length of a test. None of this needs pytest; ``duly.testing.fixtures`` has fixtures for those who use it.
 """
 
 from __future__ import annotations
