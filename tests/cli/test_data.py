@@ -70,6 +70,15 @@ def test_a_healthy_database_has_no_failure(on: Run) -> None:
         assert found[check] == "ok", check
 
 
+def test_the_doctor_fails_as_every_command_does_on_a_database_that_a_newer_duly_has_barred(on: Run, app: Duly) -> None:
+    app.open()
+    app.db.write(lambda c: c.execute(text("UPDATE duly_version SET version_num = '0099'")))
+    app.db.write(lambda c: c.execute(text("UPDATE system_state SET value = '0050' WHERE key = 'schema_works_with'")))
+    said, other = on("doctor"), on("jobs", "list")
+    assert (said.code, other.code) == (1, 1)
+    assert other.err.removeprefix("duly: ").strip() in said.out
+
+
 def test_on_postgres_the_doctor_looks_at_the_clock_and_at_wake_ups(run: Run, pg_url: str) -> None:
     found = grades(run, "--database-url", pg_url)
     assert (found["clock"], found["wake-ups"]) == ("ok", "ok")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,108 @@ def test_a_dry_run_of_a_file_counts_and_writes_nothing(on: Run, app: Duly) -> No
     said = on("enqueue", "--file", "-", "--dry-run", input=lines(*GOOD, "{"))
     assert (said.code, said.out) == (1, "3 good lines, 1 bad line. Nothing was written.\n")
     assert app.jobs.count() == 0
+
+
+@pytest.mark.parametrize("mode", ["", "--dry-run", "--all-or-nothing"])
+def test_a_line_whose_parent_is_not_there_is_told_by_number_and_harms_no_other(on: Run, app: Duly, mode: str) -> None:
+    parent = on("enqueue", "PARENT", "--tenant", "acme", "--json").json["id"]
+    text = lines(
+        {"task": "A"}, {"task": "A", "parent": 12345}, "{", {"task": "A", "parent": parent},
+        {"task": "A", "parent": parent, "tenant": "acme"},
+    )  # fmt: skip
+    said = on("enqueue", "--file", "-", *filter(None, [mode]), input=text)
+    assert said.code == 1
+    two, three, four = said.err.splitlines()
+    assert two == "duly: line 2: parent: is 12345, and there is no such job of this tenant."
+    assert three.startswith("duly: line 3: it is not JSON")
+    assert four == f"duly: line 4: parent: is {parent}, and there is no such job of this tenant."
+    assert app.jobs.count(task="A") == (0 if mode else 2)
+    assert said.out.startswith(
+        {
+            "": "2 jobs created, 3 bad lines.",
+            "--dry-run": "2 good lines, 3 bad lines. Nothing was written.",
+            "--all-or-nothing": "Nothing was written: 2 good lines, 3 bad lines.",
+        }[mode]
+    )
+
+
+def test_a_dry_run_without_a_database_finds_no_parent_and_makes_none(run: Run, folder: Path) -> None:
+    said = run("enqueue", "--file", "-", "--dry-run", input=lines({"task": "A", "parent": 7}, {"task": "A"}))
+    assert (said.code, said.out) == (1, "1 good line, 1 bad line. Nothing was written.\n")
+    assert "line 1: parent: is 7, and there is no such job of this tenant." in said.err
+    assert "parent: is 7" in run("enqueue", "A", "--parent", "7", "--dry-run").err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_line_far_behind_does_not_cut_the_file(on: Run, app: Duly) -> None:
+    many = [{"task": "A", **({"parent": 12345} if n == 1150 else {})} for n in range(1, 1301)]
+    said = on("enqueue", "--file", "-", "--json", input=lines(*many))
+    assert (said.code, said.json["created"], [told["line"] for told in said.json["lines"]]) == (1, 1299, [1150])
+    assert app.jobs.count() == 1299
+
+
+@pytest.mark.parametrize("mode", ["", "--all-or-nothing"])
+def test_what_the_database_alone_refuses_is_told_by_line_too(
+    on: Run, app: Duly, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr("duly.cli.enqueue._orphans", lambda app, new: set())  # as if it was pruned a moment later
+    many = [{"task": "A", **({"parent": 12345} if n in (3, 602) else {})} for n in range(1, 701)]
+    said = on("enqueue", "--file", "-", "--json", *filter(None, [mode]), input=lines(*many))
+    assert (said.code, said.json["bad"]) == (1, 2)
+    assert [told["line"] for told in said.json["lines"]] == [3, 602]
+    assert "line 602: parent: is 12345, and there is no such job" in said.err
+    assert app.jobs.count() == said.json["created"] == (0 if mode else 698)
+
+
+def test_an_interruption_waits_for_the_batch_and_says_how_far_it_came(
+    on: Run, app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_many, calls = JobMaker.make_many, []
+
+    def interrupts(self: JobMaker, new: Any) -> Any:
+        calls.append(len(new))
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return make_many(self, new)
+
+    monkeypatch.setattr(JobMaker, "make_many", interrupts)
+    said = on("enqueue", "--file", "-", input=lines(*({"task": "A"} for _ in range(1400))))
+    assert (said.code, said.out) == (1, "")
+    assert "stopped: the jobs up to line 1,000 are written, those behind it are not.\n" in said.err
+    assert said.err.endswith("duly: stopped.\n")
+    assert app.jobs.count() == 1000
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_interruption_does_not_wait_and_owns_what_it_does_not_know(
+    on: Run, app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_many, calls = JobMaker.make_many, []
+
+    def interrupts(self: JobMaker, new: Any) -> Any:
+        calls.append(len(new))
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return make_many(self, new)
+
+    monkeypatch.setattr(JobMaker, "make_many", interrupts)
+    said = on("enqueue", "--file", "-", input=lines(*({"task": "A"} for _ in range(1400))))
+    assert said.code == 1
+    assert (
+        "the jobs up to line 500 are written; whether those of lines 501 to 1,000 are written too is not known"
+        in said.err
+    )
+    assert app.jobs.count() == 500
+
+
+def test_an_interruption_before_anything_is_written_says_so(on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("duly.cli.enqueue._line", interrupted)
+    said = on("enqueue", "--file", "-", input=lines({"task": "A"}))
+    assert (said.code, said.err.split("\n")[0]) == (1, "duly: stopped: no job is written.")
 
 
 def test_options_stand_in_for_what_lines_lack(on: Run, app: Duly) -> None:

@@ -271,10 +271,13 @@ def test_jobs_that_failed_with_an_error_of_a_class_are_replayed(on: Run, app: Du
 def test_a_job_that_is_refused_in_bulk_is_told_with_the_reason(on: Run, app: Duly) -> None:
     made = app.enqueue("X", key="k", unique_until="done").job.id
     assert on("jobs", "cancel", str(made)).code == 0
-    app.enqueue("X", key="k")
+    other = app.enqueue("X", key="k").job.id
     said = on("jobs", "replay", "--task", "X")
     assert said.code == 1
-    assert "key 'k' on queue 'default' already belongs to job" in said.err
+    assert f"job {made} cannot replay: its key 'k' on queue 'default' is taken by job {other}." in said.err
+    told = on("why", str(made)).out
+    assert "duly jobs replay" not in told
+    assert "uniqueness: enqueue its input again under another key" in told
 
 
 # ---------------------------------------------------------------------- prune

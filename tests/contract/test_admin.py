@@ -267,10 +267,66 @@ def test_a_replay_is_refused_when_another_job_has_taken_its_key(app: Duly, send:
     other = send(key="k", unique_until="done")
     with pytest.raises(KeyConflict) as conflict:
         app.jobs.replay(ident)
-    assert conflict.value.job_id == other
+    assert (conflict.value.job_id, conflict.value.replayed) == (other, ident)
+    assert str(conflict.value) == (
+        f"job {ident} cannot replay: its key 'k' on queue 'default' is taken by job {other}. "
+        f"Replay it if job {other} lets go of the key, or enqueue its input again under another key."
+    )
     assert app.jobs.get(ident).status is Status.FAILED
     hand.succeed(hand.one())
     assert app.jobs.replay(ident).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("scope", ["done", "start", timedelta(hours=1)], ids=str)
+def test_why_names_no_replay_that_is_refused_and_the_one_that_is_not(
+    app: Duly, send: Send, hand: Hand, clock: ManualClock, scope: Any
+) -> None:
+    ident = send(key="k", unique_until=scope)
+    assert {c.name: c for c in app.why(ident)}["uniqueness"].detail == "key 'k' is its own"
+    failed(hand)
+    assert [c.remedy for c in app.why(ident)] == [f"duly jobs replay {ident}"]
+    clock.advance(timedelta(hours=2))
+    other = send(key="k", unique_until=scope)
+    ended, unique = app.why(ident)
+    assert (ended.remedy, unique.name, unique.met) == ("", "uniqueness", False)
+    assert unique.detail == f"key 'k' belongs to job {other} by now"
+    assert f", then duly jobs replay {ident};" in unique.remedy
+    with pytest.raises(KeyConflict):
+        app.jobs.replay(ident)
+    hand.succeed(hand.one())  # as the remedy says: it has started and has ended, and then its hour is over
+    clock.advance(timedelta(hours=2))
+    assert [c.remedy for c in app.why(ident)] == [f"duly jobs replay {ident}"]
+    assert app.jobs.replay(ident).status is Status.QUEUED
+
+
+@pytest.mark.parametrize("scope", ["forever", "done", "start", timedelta(hours=1)], ids=str)
+@pytest.mark.parametrize("retries", [False, True], ids=["planned", "retrying"])
+def test_who_does_as_why_says_of_a_job_that_is_not_due_has_the_same_job_due(
+    app: Duly, hand: Hand, scope: Any, retries: bool
+) -> None:
+    app.task("Y", max_attempts=3)(lambda n: None)
+    options: dict[str, Any] = {"key": "k", "unique_until": scope} | ({} if retries else {"run_in": 600})
+    ident = app.enqueue("Y", {"n": 1}, **options).job.id
+    if retries:
+        hand.fail(hand.one(), "no")
+    due = app.why(ident)[0]
+    assert (due.name, due.met) == ("due", False)
+    assert ("waits for its retry" if retries else "is planned for later") in due.detail
+    assert f"duly jobs cancel {ident}, then duly jobs replay {ident}" in due.remedy
+    app.jobs.cancel(ident)
+    app.jobs.replay(ident)
+    job = app.jobs.get(ident)
+    assert (job.input, job.key, job.attempts) == ({"n": 1}, "k", 0)
+    assert all(c.met for c in app.why(ident) if c.name != "worker")
+    assert hand.one().id == ident
+
+
+def test_a_retrying_job_that_has_lost_its_key_is_not_to_be_cancelled(app: Duly, hand: Hand) -> None:
+    app.task("Y", max_attempts=3)(lambda: None)
+    first = app.enqueue("Y", key="k", unique_until="start").job.id
+    hand.fail(hand.one())
+    other = app.enqueue("Y", key="k", unique_until="start").job.id
+    assert app.why(first)[0].remedy == f"wait; once cancelled it could not be replayed, because job {other} has its key"
 
 
 def test_a_replay_and_an_enqueue_that_race_for_a_key_end_with_one_owner(

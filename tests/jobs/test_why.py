@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duly.jobs.job import Job, Status
-from duly.jobs.why import Check, WhyFacts, WorkerFacts, why
+from duly.jobs.why import Check, KeyOwner, WhyFacts, WorkerFacts, why
 from duly.kernel.gate import QueueFacts, Rate
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -51,8 +51,9 @@ def test_a_job_that_nothing_holds_meets_every_condition_in_order() -> None:
 
 
 UNMET: list[tuple[str, WhyFacts, str, str]] = [
-    ("due", with_job(due_at=NOW + timedelta(minutes=5)), "it is planned for later: due at 2026-03-02T12:05:00Z, in 5 min", "wait"),
-    ("due", with_job(due_at=NOW + timedelta(seconds=10), next_retry_at=NOW + timedelta(seconds=10)), "waits for its retry", "wait"),
+    ("due", with_job(run_at=NOW + timedelta(minutes=5), due_at=NOW + timedelta(minutes=5)), "it is planned for later: due at 2026-03-02T12:05:00Z, in 5 min", "duly jobs cancel 7, then duly jobs replay 7"),
+    ("due", with_job(due_at=NOW + timedelta(minutes=5)), "it was put off: due at 2026-03-02T12:05:00Z", "duly jobs cancel 7, then duly jobs replay 7"),
+    ("due", with_job(due_at=NOW + timedelta(seconds=10), next_retry_at=NOW + timedelta(seconds=10)), "waits for its retry", "duly jobs cancel 7, then duly jobs replay 7"),
     ("gate", with_queue(online=False), "the online gate is closed", "duly gate online"),
     ("paused", with_queue(paused_at=NOW, paused_reason="audit"), "queue mail is paused: audit", "duly queues resume mail"),
     ("held", with_queue(held_until=NOW + timedelta(hours=1), held_reason="429"), "queue mail is held: 429; free again at 2026-03-02T13:00:00Z", "duly queues release mail"),
@@ -65,7 +66,7 @@ UNMET: list[tuple[str, WhyFacts, str, str]] = [
     ("worker", replace(FINE, workers=[replace(WORKER, queues=frozenset({"other"}))]), "no worker serves queue 'mail'", "duly worker --queue mail"),
     ("worker", replace(FINE, workers=[replace(WORKER, tasks=frozenset({"OTHER"}))]), "no worker of this queue knows task 'SEND' (w1 do not)", "deploy"),
     ("worker", replace(FINE, workers=[replace(WORKER, state="draining")]), "worker w1 is draining", "duly doctor"),
-    ("attempts", with_job(attempts=4, max_attempts=4), "4 of 4 attempts used", "duly jobs replay 7"),
+    ("attempts", with_job(attempts=4, max_attempts=4), "4 of 4 attempts used", "duly jobs cancel 7, then duly jobs replay 7"),
 ]  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def test_each_of_several_holds_is_shown_and_not_only_the_first() -> None:
     assert [c.name for c in why(facts) if not c.met] == ["gate", "paused", "limit", "rate"]
 
 
-def test_every_condition_has_been_seen_unmet_or_cannot_be() -> None:
+def test_every_condition_of_a_waiting_job_has_been_seen_unmet_or_cannot_be() -> None:
     assert {u[0] for u in UNMET} | {"uniqueness", "turn"} == set(NAMES)
 
 
@@ -106,6 +107,53 @@ def test_an_ended_job_says_how_and_how_to_run_it_again(status: Status, remedy: s
     [ended] = why(with_job(status=status, finished_at=NOW))
     assert (ended.name, ended.met, ended.remedy) == ("ended", False, remedy)
     assert ended.detail == f"it ended as {status} at 2026-03-02T12:00:00Z"
+
+
+LATER = NOW + timedelta(minutes=5)
+
+
+def test_the_remedy_of_a_job_that_is_not_due_never_names_a_cancel_that_would_lose_it() -> None:
+    child = check("due", with_job(due_at=LATER, parent_id=3))
+    assert child.remedy == "wait; to cancel and replay it would end it for its parent, job 3"
+    robbed = check("due", replace(with_job(due_at=LATER, key="k"), key_owner=KeyOwner(9, "start")))
+    assert robbed.remedy == "wait; once cancelled it could not be replayed, because job 9 has its key"
+    assert (
+        "enqueue" not in check("due", replace(with_job(due_at=LATER, key="k"), key_owner=KeyOwner(7, "forever"))).remedy
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "remedy"),
+    [
+        (KeyOwner(9, "done"), "wait until job 9 has ended, then duly jobs replay 7; or enqueue its input again under another key"),
+        (KeyOwner(9, "start"), "wait until job 9 has started, then duly jobs replay 7; or enqueue its input again under another key"),
+        (KeyOwner(9, "until", LATER), "wait until 2026-03-02T12:05:00Z, then duly jobs replay 7; or enqueue its input again under another key"),
+        (KeyOwner(9, "forever"), "enqueue its input again under another key"),
+    ],
+    ids=lambda v: v.scope if isinstance(v, KeyOwner) else "",
+)  # fmt: skip
+def test_an_ended_job_whose_key_another_job_has_is_not_to_be_replayed(owner: KeyOwner, remedy: str) -> None:
+    ended, unique = why(replace(with_job(status=Status.FAILED, finished_at=NOW, key="k"), key_owner=owner))
+    assert (ended.name, ended.met, ended.remedy) == ("ended", False, "")
+    assert (unique.name, unique.met) == ("uniqueness", False)
+    assert (unique.detail, unique.remedy) == ("key 'k' belongs to job 9 by now", remedy)
+
+
+def test_an_ended_job_that_has_its_key_still_can_be_replayed() -> None:
+    for owner in (None, KeyOwner(7, "forever")):
+        [ended] = why(replace(with_job(status=Status.FAILED, finished_at=NOW, key="k"), key_owner=owner))
+        assert ended.remedy == "duly jobs replay 7"
+
+
+def test_a_key_is_told_and_holds_no_live_job() -> None:
+    def told(owner: KeyOwner | None) -> str:
+        found = check("uniqueness", replace(with_job(key="k"), key_owner=owner))
+        assert found.met
+        return found.detail
+
+    assert told(KeyOwner(7, "forever")) == "key 'k' is its own"
+    assert told(None) == "key 'k' is free again"
+    assert told(KeyOwner(9, "start")) == "key 'k' belongs to job 9 by now, which does not hold this one"
 
 
 def test_a_waiting_parent_counts_its_open_children() -> None:

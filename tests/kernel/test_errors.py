@@ -33,6 +33,7 @@ LATER = datetime(2026, 3, 2, tzinfo=UTC)
         PermanentError("no such address"),
         InvalidArgument("key", "is empty.", "Name it."),
         KeyConflict("k", "q", 7),
+        KeyConflict("k", "q", 7, replayed=3),
         NotFound("job", 7),
         WrongState("job 7", "running", "replay", ("failed",)),
         UnknownTask("x", ("y",)),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import Connection, text, update
 
 from duly import Daily, Duly, Every
 from duly.audit import read as trail
@@ -15,6 +15,7 @@ from duly.audit.seal import Sealer
 from duly.jobs import survey
 from duly.jobs.filter import JobFilter
 from duly.jobs.worker import Worker
+from duly.kernel.errors import SchemaTooNew
 from duly.monitoring.examine import examine, wake_facts
 from duly.monitoring.health import Grade, judge
 from duly.schedules import tables
@@ -59,6 +60,29 @@ def test_an_empty_database_wants_a_worker_and_nothing_else(app: Duly) -> None:
     assert set(troubles(app)) <= {"workers", "clock"}  # the clock of this test is not the server's
     present(app, "mail")
     assert set(troubles(app)) <= {"clock"}
+
+
+@pytest.mark.parametrize(("oldest", "grade"), [("0050", "fail"), (None, "fail"), (migrate.HEAD, "warn")])
+def test_a_newer_database_is_a_failure_where_it_bars_this_code_and_else_a_warning(
+    app: Duly, oldest: str | None, grade: str
+) -> None:
+    app.open()
+
+    def move_on(c: Connection) -> None:
+        c.execute(text("UPDATE duly_version SET version_num = '0099'"))
+        where = {"k": migrate.WORKS_WITH_KEY}
+        if oldest is None:
+            c.execute(text("DELETE FROM system_state WHERE key = :k"), where)
+        else:
+            c.execute(text("UPDATE system_state SET value = :v WHERE key = :k"), {**where, "v": oldest})
+
+    app.db.write(move_on)
+    [schema] = [f for f in judge(examine(app.engine)) if f.check == "schema"]
+    assert (schema.grade, schema.remedy) == (grade, "upgrade this program")
+    if grade == "fail":
+        with pytest.raises(SchemaTooNew) as refused:
+            app.db.read(lambda c: migrate.check(c, app.db.shown_url))
+        assert schema.detail == str(refused.value)
 
 
 def test_jobs_that_could_run_now_are_counted_also_those_whose_moment_has_just_come(

@@ -76,6 +76,7 @@ def test_schedules_in_order_are_counted_and_the_next_one_is_named() -> None:
         ({"revision": None}, "schema", "fail", "not there"),
         ({"revision": "0001"}, "schema", "fail", "needs 0002"),
         ({"revision": "0003"}, "schema", "warn", "newer"),
+        ({"revision": "0003", "barred": "x cannot work beside it."}, "schema", "fail", "x cannot work beside it."),
         ({"skew": 30.0}, "clock", "warn", "30 s ahead of"),
         ({"skew": -3.0}, "clock", "warn", "3.0 s behind"),
         ({"wake": replace(WAKE, pooled=True)}, "wake-ups", "warn", "pooler"),

@@ -1,14 +1,16 @@
 """``duly enqueue``: one job from the command line, or many from a file of JSON lines.
 
 A file is read line by line and written in batches, so it may be larger than memory. A bad line is told with its number
-and the reason and does not harm the others; with ``--all-or-nothing`` every line is checked first and all jobs are
+and the reason and does not harm the others, also where only the database can tell that it is bad; with ``--all-or-nothing`` every line is checked first and all jobs are
 written by one transaction, or none. A line that carries a key can be sent again without harm.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,9 +26,12 @@ from duly.cli.times import INSTANT, SPAN, parse_instant, parse_span, stamp
 if TYPE_CHECKING:
     from duly.app import Duly
     from duly.jobs.enqueue import NewJob
+    from duly.jobs.job import Enqueued
 
 #: Lines per transaction.
 BATCH = 500
+#: Lines, good or bad, that are looked at before the bad ones among them are told.
+AHEAD = 2000
 #: Bad lines that are told one by one.
 TOLD = 50
 _FIELDS = (
@@ -92,7 +97,9 @@ def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) ->
     except InvalidArgument as error:  # the command is right: it ends with 1, as with a bad line of a file (case B082)
         raise click.ClickException(str(error)) from None
     if dry_run:
-        _prepare(app, task, value, options)
+        new = _prepare(app, task, value, options)
+        if _orphans(app, [new]):
+            raise _no_parent(new)
         show.as_json({"would_create": 1}) if asked.json else show.say("It would be accepted. Nothing was written.")
         return 0
     job, created = app.enqueue(task, value, **options)
@@ -163,6 +170,8 @@ class _Tally:
     told: list[dict[str, Any]] = field(default_factory=list)
     #: The last line whose job is on disk, for those who must go on from there.
     written: int = 0
+    #: First and last line of a batch whose write was cut in the middle.
+    unsure: tuple[int, int] | None = None
 
     def refuse(self, line: int, reason: str) -> None:
         self.bad += 1
@@ -183,21 +192,34 @@ def _file(name: str, defaults: dict[str, Any], all_or_nothing: bool, dry_run: bo
     tally = _Tally()
     try:
         with _opened(name) as (source, size), _progress(size) as step:
-            good = _good_lines(app, source, defaults, tally, step)
+            batches = _batches(app, _lines(app, source, defaults, step), tally)
             if dry_run:
-                tally.good = sum(1 for _ in good)
+                tally.good = sum(len(batch) for batch in batches)
             elif all_or_nothing:
-                _all(app, list(good), tally)
+                _all(app, [line for batch in batches for line in batch], tally)
             else:
-                _batches(app, good, tally)
+                for batch in batches:
+                    _write(app, batch, tally)
     except OSError as error:
         raise InvalidArgument("file", f"{name} cannot be read: {error.strerror or error}.") from None
-    except Exception:
-        if tally.written:
-            complain(f"stopped: the jobs up to line {tally.written:,} are written, those behind it are not.")
+    except BaseException:  # an interruption too: whoever goes on must know from where
+        _stopped(tally, not dry_run and not all_or_nothing)
         raise
     _report(tally, all_or_nothing, dry_run)
     return 1 if tally.bad else 0
+
+
+def _stopped(tally: _Tally, writes: bool) -> None:
+    """Say how far it came: with the failure or the interruption still to be told."""
+    upto = f"the jobs up to line {tally.written:,} are written" if tally.written else "no job is written"
+    if tally.unsure:
+        first, last = tally.unsure
+        which = f"those of lines {first:,} to {last:,} are" if last > first else f"that of line {last:,} is"
+        complain(f"stopped: {upto}; whether {which} written too is not known.")
+    elif tally.written:
+        complain(f"stopped: {upto}, those behind it are not.")
+    elif writes and isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        complain(f"stopped: {upto}.")
 
 
 @contextmanager
@@ -221,10 +243,10 @@ def _progress(size: int | None) -> Iterator[Callable[[int], None]]:
         yield bar.update
 
 
-def _good_lines(
-    app: Duly, source: IO[bytes], defaults: Mapping[str, Any], tally: _Tally, step: Callable[[int], None]
-) -> Iterator[tuple[int, NewJob]]:
-    """(line number, job) of each line that can become one; the others are refused on the way."""
+def _lines(
+    app: Duly, source: IO[bytes], defaults: Mapping[str, Any], step: Callable[[int], None]
+) -> Iterator[tuple[int, NewJob | str]]:
+    """(line number, job) of each line that can become one, as far as the line itself tells; else why it cannot."""
     from duly.kernel.errors import UsageError
 
     read = 0
@@ -240,7 +262,7 @@ def _good_lines(
             task, value, options = _line(line, defaults)
             new = _prepare(app, task, value, options)
         except (UsageError, ValueError) as error:
-            tally.refuse(number, str(error))
+            yield number, str(error)
             continue
         yield number, new
     step(read)
@@ -304,26 +326,145 @@ def _typed(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _batches(app: Duly, good: Iterator[tuple[int, NewJob]], tally: _Tally) -> None:
-    batch: list[NewJob] = []
-    number = 0
-    for number, new in good:
-        batch.append(new)
-        if len(batch) == BATCH:
-            _write(app, batch, number, tally)
-            batch = []
-    if batch:
-        _write(app, batch, number, tally)
+def _batches(app: Duly, lines: Iterator[tuple[int, NewJob | str]], tally: _Tally) -> Iterator[list[tuple[int, NewJob]]]:
+    """The good lines, up to BATCH of them at a time. The bad ones are told in the order of the file on the way."""
+    seen: list[tuple[int, NewJob | str]] = []
+    good = 0
+    for line in lines:
+        seen.append(line)
+        good += not isinstance(line[1], str)
+        if good == BATCH or len(seen) == AHEAD:
+            yield _good(app, seen, tally)
+            seen, good = [], 0
+    if seen:
+        yield _good(app, seen, tally)
 
 
-def _write(app: Duly, batch: list[NewJob], number: int, tally: _Tally) -> None:
-    for made in app.engine.maker.make_many(batch):
-        tally.created += made.created
-        tally.existing += not made.created
-    tally.written = number
+def _good(app: Duly, lines: Sequence[tuple[int, NewJob | str]], tally: _Tally) -> list[tuple[int, NewJob]]:
+    """Those of some lines that can become jobs; the others are told."""
+    orphans = _orphans(app, [new for _, new in lines if not isinstance(new, str)])
+    out: list[tuple[int, NewJob]] = []
+    for number, new in lines:
+        if isinstance(new, str):
+            tally.refuse(number, new)
+        elif (new.parent_id, new.tenant) in orphans:
+            tally.refuse(number, str(_no_parent(new)))
+        else:
+            out.append((number, new))
+    return out
 
 
-def _all(app: Duly, good: list[tuple[int, NewJob]], tally: _Tally) -> None:
+def _orphans(app: Duly, new: Sequence[NewJob]) -> set[tuple[int | None, str]]:
+    """(parent, tenant) of jobs whose parent is no job of their tenant. Looks only: a dry run makes no database."""
+    wanted: set[tuple[int | None, str]] = {(n.parent_id, n.tenant) for n in new if n.parent_id is not None}
+    if not wanted:
+        return set()
+    from sqlalchemy import Connection, select
+
+    from duly.jobs.tables import jobs, jobs_done
+    from duly.storage import migrate
+
+    db = app.db
+    if db.is_sqlite and not db.memory and not db.is_there:
+        return set(wanted)
+    idents = {parent for parent, _ in wanted}
+
+    def ask(connection: Connection) -> set[tuple[int | None, str]]:
+        if migrate.current(connection) is None:
+            if not db.is_sqlite:
+                migrate.check(connection, db.shown_url)  # refuses, as the run would
+            return set()
+        found: set[tuple[int | None, str]] = set()
+        for table in (jobs, jobs_done):
+            query = select(table.c.id, table.c.tenant).where(table.c.id.in_(idents))
+            found |= {(ident, tenant) for ident, tenant in connection.execute(query)}
+        return found
+
+    return wanted - db.read(ask)
+
+
+def _no_parent(new: NewJob) -> Exception:
+    from duly.kernel.errors import InvalidArgument
+
+    return InvalidArgument("parent", f"is {new.parent_id}, and there is no such job of this tenant.")
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """An interruption waits until what is within is done, so that it is known what is written. A second one does not."""
+    before = signal.getsignal(signal.SIGINT)
+    # ignored, or somebody else's: left as it is, and only the main thread may change it
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = False
+
+    def interrupted(*_: Any) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+        complain("stopping when this batch is written; press Ctrl-C again to stop at once.")
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _write(app: Duly, batch: Sequence[tuple[int, NewJob]], tally: _Tally) -> None:
+    """A batch in one transaction; where the database refuses it, each job in one of its own."""
+    if not batch:
+        return
+    with _whole():
+        tally.unsure = batch[0][0], batch[-1][0]
+        try:
+            _count(tally, app.engine.maker.make_many([new for _, new in batch]))
+        except Exception as error:
+            tally.unsure = None  # what raised was rolled back
+            if not _is_refusal(error):
+                raise
+            for number, new in batch:
+                tally.unsure = number, number
+                try:
+                    _count(tally, app.engine.maker.make_many([new]))
+                except Exception as refused:
+                    tally.unsure = None
+                    if not _is_refusal(refused):
+                        raise
+                    tally.refuse(number, _reason(refused))
+                tally.written = number
+        tally.written, tally.unsure = batch[-1][0], None
+
+
+def _count(tally: _Tally, made: Sequence[Enqueued]) -> None:
+    for one in made:
+        tally.created += one.created
+        tally.existing += not one.created
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Is it about the jobs, not about the database? Then others can be written all the same."""
+    from sqlalchemy.exc import DataError, IntegrityError
+
+    from duly.kernel.errors import UsageError
+
+    return isinstance(error, UsageError | DataError | IntegrityError)
+
+
+def _reason(error: Exception) -> str:
+    """In one line. The database quotes the row in those that follow."""
+    return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
+
+
+class _Refused(Exception):
+    """Some lines were refused while all were to be written."""
+
+
+def _all(app: Duly, good: Sequence[tuple[int, NewJob]], tally: _Tally) -> None:
     """Everything in one transaction, or nothing."""
     tally.good = len(good)
     if tally.bad or not good:
@@ -331,12 +472,36 @@ def _all(app: Duly, good: list[tuple[int, NewJob]], tally: _Tally) -> None:
 
     def write(connection: Any) -> tuple[int, int]:
         created = 0
+        refused: dict[int, str] = {}
         for start in range(0, len(good), BATCH):
-            part = [new for _, new in good[start : start + BATCH]]
-            created += sum(made.created for made in app.engine.maker.make_in(connection, part))
+            part = good[start : start + BATCH]
+            try:
+                with connection.begin_nested():
+                    made = app.engine.maker.make_in(connection, [new for _, new in part])
+            except Exception as error:
+                if not _is_refusal(error):
+                    raise
+                made = []
+                for number, new in part:
+                    try:
+                        with connection.begin_nested():
+                            made += app.engine.maker.make_in(connection, [new])
+                    except Exception as one:
+                        if not _is_refusal(one):
+                            raise
+                        refused[number] = _reason(one)
+            created += sum(one.created for one in made)
+        if refused:
+            raise _Refused(refused)
         return created, len(good) - created
 
-    tally.created, tally.existing = app.db.write(write)
+    try:
+        tally.created, tally.existing = app.db.write(write)
+    except _Refused as error:
+        for number, reason in error.args[0].items():
+            tally.refuse(number, reason)
+        tally.good -= len(error.args[0])
+        return
     app.db.bells.ring()
 
 

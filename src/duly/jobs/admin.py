@@ -180,7 +180,7 @@ class JobAdmin:
         made = NewJob(row.tenant, row.queue, row.task, text, row.max_attempts, key=row.key, unique=row.key_scope)
         owner = self.engine.maker.key_owner(connection, row.id, made, take=row.key_scope != "until")
         if owner not in (None, row.id):
-            raise KeyConflict(row.key, row.queue, owner)
+            raise KeyConflict(row.key, row.queue, owner, replayed=row.id)
 
     # ------------------------------------------------------------------ in bulk
 

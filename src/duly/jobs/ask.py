@@ -6,10 +6,10 @@ from sqlalchemy import Connection, and_, func, or_, select
 
 from duly.jobs.engine import Engine
 from duly.jobs.filter import JobFilter
-from duly.jobs.job import LIVE
+from duly.jobs.job import LIVE, Job
 from duly.jobs.queues import QueueSettings
-from duly.jobs.tables import jobs
-from duly.jobs.why import Check, WhyFacts, WorkerFacts, why
+from duly.jobs.tables import job_keys, jobs
+from duly.jobs.why import Check, KeyOwner, WhyFacts, WorkerFacts, why
 
 #: A worker that has not been seen for this many seconds is not alive.
 WORKER_GONE = 20.0
@@ -52,4 +52,16 @@ def facts(engine: Engine, connection: Connection, ident: int, tenant: str | None
         key_held_by=key_held, key_limit=settings.key_limit,
         ahead=connection.execute(select(func.count()).select_from(ready.subquery())).scalar_one(),
         open_children=engine.reader.count(connection, JobFilter(parent_id=job.id, status=LIVE)),
+        key_owner=_key_owner(engine, connection, job),
     )  # fmt: skip
+
+
+def _key_owner(engine: Engine, connection: Connection, job: Job) -> KeyOwner | None:
+    """Who has the job's idempotency key, by the clock that decides about keys."""
+    if job.key is None:
+        return None
+    k = job_keys.c
+    valid = or_(k.until.is_(None), k.until > engine.db.present(connection))
+    query = select(k.job_id, k.scope, k.until).where(k.tenant == job.tenant, k.queue == job.queue, k.key == job.key)
+    row = connection.execute(query.where(valid)).first()
+    return KeyOwner(row.job_id, row.scope, row.until) if row is not None else None

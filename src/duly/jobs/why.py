@@ -37,6 +37,15 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyOwner:
+    """The job that has an idempotency key now, and until when: its scope, and the instant if it has one."""
+
+    job_id: int
+    scope: str
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WhyFacts:
     """Everything that bears on one job."""
 
@@ -52,6 +61,14 @@ class WhyFacts:
     #: How many ready jobs of the queue come first.
     ahead: int = 0
     open_children: int = 0
+    #: Who has the job's idempotency key; None when it has no key, or the key is free.
+    key_owner: KeyOwner | None = None
+
+    @property
+    def key_lost(self) -> KeyOwner | None:
+        """The other job that has taken this job's key. A replay is refused then."""
+        owner = self.key_owner
+        return owner if owner is not None and owner.job_id != self.job.id else None
 
 
 def why(f: WhyFacts) -> list[Check]:
@@ -59,18 +76,17 @@ def why(f: WhyFacts) -> list[Check]:
     job = f.job
     if job.is_final:
         ended = f"it ended as {job.status}" + (f" at {_at(job.finished_at)}" if job.finished_at else "")
-        remedy = (
-            f"duly jobs replay {job.id}" if job.status is not Status.SUCCEEDED else f"duly jobs replay {job.id} --force"
-        )
-        return [Check("ended", False, ended, remedy)]
+        if f.key_lost is not None:
+            return [Check("ended", False, ended), _uniqueness(f)]
+        return [Check("ended", False, ended, _replay(job))]
     if job.status is Status.RUNNING:
         return [_running(job, f.now)]
     if job.waits_for_children:
         waits = f"its handler is done; {f.open_children} of its children have not ended"
         return [Check("children", False, waits, f"duly jobs list --parent {job.id}")]
     return [
-        _due(job, f.now), _gate(f, HoldReason.GATE), _gate(f, HoldReason.PAUSED), _gate(f, HoldReason.HELD), _gate(f, HoldReason.BLACKOUT),
-        _gate(f, HoldReason.LIMIT), _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), _attempts(job), _uniqueness(job), _turn(f),
+        _due(f), _gate(f, HoldReason.GATE), _gate(f, HoldReason.PAUSED), _gate(f, HoldReason.HELD), _gate(f, HoldReason.BLACKOUT),
+        _gate(f, HoldReason.LIMIT), _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), _attempts(job), _uniqueness(f), _turn(f),
     ]  # fmt: skip
 
 
@@ -86,6 +102,10 @@ def _span(delta: timedelta) -> str:
     return f"{seconds} s"
 
 
+def _replay(job: Job) -> str:
+    return f"duly jobs replay {job.id}" + (" --force" if job.status is Status.SUCCEEDED else "")
+
+
 def _running(job: Job, now: datetime) -> Check:
     if job.lease_until is not None and job.lease_until < now:
         detail = f"worker {job.worker} holds it, but its lease lapsed {_span(now - job.lease_until)} ago: it will be rescued at the next pass of any worker"
@@ -95,17 +115,25 @@ def _running(job: Job, now: datetime) -> Check:
     return Check("running", True, detail, f"duly jobs cancel {job.id}")
 
 
-def _due(job: Job, now: datetime) -> Check:
+def _due(f: WhyFacts) -> Check:
+    job, now = f.job, f.now
     if job.is_due(now):
         return Check("due", True, f"due since {_at(job.run_at)}")
     assert job.due_at is not None
-    reason = "waits for its retry" if job.next_retry_at is not None else "is planned for later"
-    return Check(
-        "due",
-        False,
-        f"it {reason}: due at {_at(job.due_at)}, in {_span(job.due_at - now)}",
-        "wait, or cancel it and enqueue it again without run_at",
-    )
+    if job.next_retry_at is not None:
+        reason = "waits for its retry"
+    elif job.run_at is not None and job.run_at < job.due_at:
+        reason = "was put off"
+    else:
+        reason = "is planned for later"
+    detail = f"it {reason}: due at {_at(job.due_at)}, in {_span(job.due_at - now)}"
+    # To enqueue it again would make nothing where its key is taken for ever: a replay keeps job and key together.
+    remedy = f"wait, or for a run at once: duly jobs cancel {job.id}, then duly jobs replay {job.id} (same input and key, attempts from 0)"
+    if job.parent_id is not None:
+        remedy = f"wait; to cancel and replay it would end it for its parent, job {job.parent_id}"
+    elif f.key_lost is not None:
+        remedy = f"wait; once cancelled it could not be replayed, because job {f.key_lost.job_id} has its key"
+    return Check("due", False, detail, remedy)
 
 
 _QUESTIONS = {
@@ -193,12 +221,30 @@ def _attempts(job: Job) -> Check:
         "attempts",
         job.attempts_left > 0,
         f"{job.attempts} of {job.max_attempts} attempts used",
-        f"duly jobs replay {job.id}",
+        f"duly jobs cancel {job.id}, then duly jobs replay {job.id}",
     )
 
 
-def _uniqueness(job: Job) -> Check:
-    return Check("uniqueness", True, f"key {job.key!r} is its own" if job.key is not None else "it has no key")
+def _uniqueness(f: WhyFacts) -> Check:
+    """A key never holds a live job. It bars an ended one from a replay when another job has taken it."""
+    job, lost = f.job, f.key_lost
+    if job.key is None:
+        return Check("uniqueness", True, "it has no key")
+    if lost is None:
+        return Check("uniqueness", True, f"key {job.key!r} is {'its own' if f.key_owner is not None else 'free again'}")
+    detail = f"key {job.key!r} belongs to job {lost.job_id} by now"
+    if not job.is_final:
+        return Check("uniqueness", True, f"{detail}, which does not hold this one")
+    if lost.until is not None:
+        free = f"wait until {_at(lost.until)}"
+    else:
+        free = {
+            "done": f"wait until job {lost.job_id} has ended",
+            "start": f"wait until job {lost.job_id} has started",
+        }.get(lost.scope, "")
+    anew = "enqueue its input again under another key"
+    remedy = f"{free}, then {_replay(job)}; or {anew}" if free else anew
+    return Check("uniqueness", False, detail, remedy)
 
 
 def _turn(f: WhyFacts) -> Check:

@@ -8,7 +8,7 @@
     │   │   └── InvalidPayload      a value inside a job's input cannot be carried
     │   ├── UnknownTask             no task of this name is defined here
     │   ├── UnsafeSession           an SQLite session whose savepoints would not hold
-    │   └── KeyConflict             the idempotency key is taken by a different payload
+    │   └── KeyConflict             the idempotency key is taken by another job
     ├── NotFound                    there is no such job, queue, worker
     ├── WrongState                  the move is not in the lifecycle
     ├── DatabaseError
@@ -96,10 +96,20 @@ class UnsafeSession(UsageError):
 
 
 class KeyConflict(UsageError):
-    """The idempotency key belongs to a job with another payload; ``job_id`` names that job."""
+    """The idempotency key belongs to another job; ``job_id`` names that job.
 
-    def __init__(self, key: str, queue: str, job_id: int) -> None:
-        self.key, self.queue, self.job_id = key, queue, job_id
+    An enqueue raises it when that job's payload differs. A replay raises it whatever the payload: ``replayed`` is then
+    the job that was to run again, else None.
+    """
+
+    def __init__(self, key: str, queue: str, job_id: int, replayed: int | None = None) -> None:
+        self.key, self.queue, self.job_id, self.replayed = key, queue, job_id, replayed
+        if replayed is not None:
+            super().__init__(
+                f"job {replayed} cannot replay: its key {key!r} on queue {queue!r} is taken by job {job_id}. "
+                f"Replay it if job {job_id} lets go of the key, or enqueue its input again under another key."
+            )
+            return
         super().__init__(
             f"key {key!r} on queue {queue!r} already belongs to job {job_id}, whose input differs. "
             "Use another key, or leave on_conflict at 'return' to be given that job."

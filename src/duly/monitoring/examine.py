@@ -26,7 +26,7 @@ from duly.jobs.ask import WORKER_GONE
 from duly.jobs.engine import Engine
 from duly.jobs.lapsed import lapsed
 from duly.jobs.tables import GATE_KEY
-from duly.kernel.errors import DulyError, InvalidArgument
+from duly.kernel.errors import DulyError, InvalidArgument, SchemaMissing, SchemaTooNew
 from duly.monitoring.alerts.alert import Severity
 from duly.monitoring.alerts.judge import words
 from duly.monitoring.alerts.watch import Alerts
@@ -66,7 +66,7 @@ def examine(engine: Engine) -> Facts:
             if not file.exists:
                 return _facts(db, **found)
         found |= _answer(db)
-        if found["revision"] is None:
+        if found["revision"] is None or found["barred"]:
             return _facts(db, **found)
         found |= db.read(lambda c: _work(engine, c))
         if found["revision"] == migrate.HEAD:
@@ -184,6 +184,7 @@ def _answer(db: Database) -> dict[str, Any]:
             "version": version if db.is_sqlite else f"PostgreSQL {version}",
             "latency": min(trips),
             "revision": migrate.current(connection),
+            "barred": _barred(connection, db.shown_url),
             "now": db.clock.now(),
         }
         if not db.is_sqlite:
@@ -195,6 +196,17 @@ def _answer(db: Database) -> dict[str, Any]:
         return out
 
     return db.read(ask)
+
+
+def _barred(connection: Connection, where: str) -> str:
+    """What every other command says of a database that a newer Duly has barred for this code; else empty."""
+    try:
+        migrate.check(connection, where)
+    except SchemaTooNew as error:
+        return str(error)
+    except SchemaMissing:
+        pass  # the revision says so
+    return ""
 
 
 def wake_facts(db: Database) -> WakeFacts:

@@ -182,6 +182,8 @@ class Facts:
     latency: float | None = None
     problem: str = ""
     revision: str | None = None
+    #: Why this code may not run on the database, where a newer Duly has barred it.
+    barred: str = ""
     skew: float | None = None
     zones: int | None = None
     zone_data: str = ""
@@ -320,6 +322,8 @@ def _schema(f: Facts) -> Finding:
         return fail("schema", "the tables of Duly are not there", "duly migrate")
     if f.revision < f.head:
         return fail("schema", f"at revision {f.revision}; this version needs {f.head}", "duly migrate")
+    if f.barred:
+        return fail("schema", f.barred, "upgrade this program")
     if f.revision > f.head:
         detail = f"at revision {f.revision}, made by a newer Duly; this one ({f.duly}) knows {f.head}"
         return warn("schema", detail, "upgrade this program")
