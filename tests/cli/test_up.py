@@ -93,6 +93,32 @@ def test_an_outbox_without_its_table_is_told_before_anything_runs(tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+#: ``duly up`` whose owner presses Ctrl-C between the start of the relays and that of the worker.
+EARLY = """
+import os, signal
+from duly.cli import main, work
+
+start = work.Relays.start
+
+
+def then(self):
+    start(self)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+work.Relays.start = then
+main.cli.main(["up", "shop.py"], prog_name="duly")
+"""
+
+
+def test_a_signal_that_comes_before_the_worker_hears_any_ends_it_too(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "early.py").write_text(EARLY)
+    done = subprocess.run([sys.executable, "early.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "worker_stopped" in done.stderr
+
+
 class FailsOnce:
     """Stands for a relay whose database is away when it is started."""
 

@@ -130,6 +130,7 @@ def _run(
         log = stream = Stream(log, sys.stderr, settings.grace)
     removers = [duly.listen(log)]
     if posts:
+        posts.stop_worker = made.stop
         removers.append(duly.listen(posts.hear))
     monitor = _monitor(duly, made, metrics_port, removers, posts)
     site, unserved = _site(duly, port) if web else (None, "")
@@ -171,6 +172,8 @@ class Relays:
         self.boxes: list[Any] = box.made_here() if box is not None else []
         self._running: list[tuple[Any, Loop]] = []
         self._handlers: dict[signal.Signals, Any] = {}
+        #: Ends the worker beside them.
+        self.stop_worker: Callable[[], None] = lambda: None
         #: They were told to end.
         self.asked = False
 
@@ -207,9 +210,11 @@ class Relays:
         return bool(sum(box.relay().run(until_idle=True).sent for box in self.boxes))
 
     def hear(self, event: Event) -> None:
-        """A signal that the worker was given is one for the relays too."""
+        """A signal that the worker was given is one for the relays too, and one that came before the worker heard any is one for it."""
         if event.name == "signal":
             self.ask()
+        elif event.name == "worker_started" and self.asked:
+            self.stop_worker()
 
     def ask(self) -> None:
         """Have them begin to end. The second time they do not wait for what is being sent."""
