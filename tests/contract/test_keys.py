@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -13,6 +17,7 @@ from sqlalchemy.orm import Session
 from contract.hands import NOON, Hand, K, Later, rows, together, wait_until
 from duly import Duly, InvalidArgument, KeyConflict, Status
 from duly.jobs.enqueue import NewJob
+from duly.jobs.tables import job_keys
 from duly.kernel.outcome import Outcome
 from duly.testing import ManualClock, drain
 
@@ -100,6 +105,65 @@ def test_another_task_under_a_taken_key_is_a_conflict_too(app: Duly, send: Calla
     send("k")
     with pytest.raises(KeyConflict):
         app.enqueue("OTHER", {}, key="k", on_conflict="raise")
+
+
+def test_a_payload_in_another_order_is_the_same_payload(app: Duly) -> None:
+    @app.task("D")
+    def d(options: dict[str, dict[str, int]], tags: set[str]) -> None: ...
+
+    raising = {"key": "k", "on_conflict": "raise"}
+    first = d.using(key="k").enqueue({"a": {"x": 1, "y": 2}, "b": {}}, {"red", "green", "blue"})
+    again = d.using(**raising).enqueue({"b": {}, "a": {"y": 2, "x": 1}}, {"blue", "green", "red"})
+    assert (again.created, again.job.id) == (False, first.job.id)
+    with pytest.raises(KeyConflict):
+        d.using(**raising).enqueue({"a": {"x": 2, "y": 1}, "b": {}}, {"red", "green", "blue"})
+    app.enqueue("UNKNOWN", {"a": 1, "b": [1, 2]}, key="n")
+    assert not app.enqueue("UNKNOWN", {"b": [1, 2], "a": 1}, key="n", on_conflict="raise").created
+    with pytest.raises(KeyConflict):  # the order of a list says something
+        app.enqueue("UNKNOWN", {"b": [2, 1], "a": 1}, key="n", on_conflict="raise")
+
+
+_SENDS_A_SET = """
+import sys
+from duly import Duly
+app = Duly(sys.argv[1])
+@app.task("TAG")
+def tag(tags: set[str]) -> None: ...
+print(tag.using(key="k", on_conflict="raise").enqueue({"red", "green", "blue", "black"}).created)
+"""
+
+
+def test_a_set_is_the_same_payload_in_every_process(db_url: str) -> None:
+    Duly(db_url).open()
+    said = []
+    for seed in ("1", "2", "3"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", _SENDS_A_SET, db_url], env=environment, capture_output=True, text=True, check=True
+        )
+        said.append(done.stdout.strip())
+    assert said == ["True", "False", "False"]
+
+
+def test_a_key_whose_payload_was_hashed_as_it_stood_knows_its_payload(app: Duly) -> None:
+    app.open()
+    text = '{"b":1,"a":"é"}'
+    job = app.engine.maker.make(new("old", text)).job
+    older = hashlib.sha256(f"X\n{text}".encode()).hexdigest()
+    with app.db.engine.begin() as connection:
+        connection.execute(job_keys.update().values(payload_hash=older))
+    assert app.engine.maker.make(new("old", text, on_conflict="raise")).job == job
+    with pytest.raises(KeyConflict):
+        app.engine.maker.make(new("old", '{"b":2,"a":"é"}', on_conflict="raise"))
+
+
+def test_numbers_that_differ_in_their_last_digit_are_two_payloads() -> None:
+    assert (
+        new("k", '{"a":1180591620717411303424}').payload_hash != new("k", '{"a":1180591620717411303425}').payload_hash
+    )
+    assert new("k", '{"a":1}').payload_hash != new("k", '{"a":"1"}').payload_hash
+    endless = '{"a":' + "1" * 5000 + "}"
+    assert new("k", endless).fits(new("k", endless).payload_hash)
 
 
 def test_a_conflict_takes_the_whole_batch_along(app: Duly) -> None:

@@ -7,6 +7,7 @@ has it. Both the key and its job are written by one transaction, so nobody sees 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -59,7 +60,19 @@ class NewJob:
 
     @property
     def payload_hash(self) -> str:
-        return hashlib.sha256(f"{self.task}\n{self.input}".encode()).hexdigest()
+        """One for all texts that say the same: a dictionary that was filled in another order is no other payload."""
+        try:
+            canonical = json.dumps(json.loads(self.input), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        except (ValueError, RecursionError):  # Python reads no number of more than 4,300 digits
+            canonical = self.input
+        return self._hash(canonical)
+
+    def fits(self, payload_hash: str) -> bool:
+        """Was this hash taken of the same payload? Keys that are older than canonical hashes have one of the text as it stands."""
+        return payload_hash in (self.payload_hash, self._hash(self.input))
+
+    def _hash(self, text: str) -> str:
+        return hashlib.sha256(f"{self.task}\n{text}".encode(errors="surrogatepass")).hexdigest()
 
 
 _KEY_COLUMNS = {
@@ -284,7 +297,7 @@ class JobMaker:
         out: dict[int, Enqueued] = {}
         for ident, n in lost.items():
             owner, payload_hash, ended = found[n.tenant, n.queue, n.key or ""]
-            if n.on_conflict == "raise" and payload_hash != n.payload_hash:
+            if n.on_conflict == "raise" and not n.fits(payload_hash):
                 raise KeyConflict(n.key or "", n.queue, owner)
             twin = made.get(owner)
             job = known.get(owner) or (
