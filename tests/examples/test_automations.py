@@ -68,6 +68,11 @@ def count(url: str, folder: Path, sql: str) -> int:
 
 
 LINES, SESSIONS = "SELECT count(*) FROM briefing_lines", "SELECT count(*) FROM ai_sessions WHERE trigger = 'MANUAL'"
+#: A job of the session runs, and the session waits for it.
+A_JOB = (
+    "SELECT count(*) FROM jobs s, jobs j WHERE s.task = 'AI_SESSION' AND s.status = 'queued' "
+    "AND j.task = 'CHECK_STOCK' AND j.status = 'running'"
+)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -95,15 +100,21 @@ def test_a_briefing_is_written_and_the_second_run_of_the_day_does_nothing_twice(
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("lines", [1, 4, 5])
-def test_a_briefing_that_is_killed_goes_on_without_a_doubled_line(tmp_path: Path, url: str, lines: int) -> None:
-    # T001-b, R001-16: among lines, in the middle of a job, and of the writing of the file
+@pytest.mark.parametrize(
+    ("there_is", "least", "crashed"),
+    [(LINES, 1, True), (A_JOB, 1, False), (LINES, 5, True)],
+    ids=["among-lines", "while-it-waits-for-a-job", "while-it-writes-the-file"],
+)
+def test_a_briefing_that_is_killed_goes_on_without_a_doubled_line(
+    tmp_path: Path, url: str, there_is: str, least: int, crashed: bool
+) -> None:
+    # T001-b, R001-16. A session that waits for a job has not crashed with its worker: the job is run again, and it goes on by itself
     there = ["--database-url", url] if url else []
     process = subprocess.Popen(
         command("--latency", "1.5", *there), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        assert until(lambda: count(url, tmp_path, LINES) >= lines or process.poll() is not None, 90)
+        assert until(lambda: count(url, tmp_path, there_is) >= least or process.poll() is not None, 90)
         assert process.poll() is None, "it has ended before it could be killed"
     finally:
         process.kill()
@@ -111,8 +122,7 @@ def test_a_briefing_that_is_killed_goes_on_without_a_doubled_line(tmp_path: Path
     assert not (tmp_path / "var" / "briefing" / "briefing.md").exists()
     said = run(tmp_path, "--latency", "0", *there)
     assert "it goes on" in said
-    assert "AUTOMATION_RESUME_CRASH" in said
-    assert "interrupted" in said
+    assert ("AUTOMATION_RESUME_CRASH" in said, "interrupted" in said) == (crashed, crashed)
     assert (tmp_path / "var" / "briefing" / "briefing.md").read_text() == BRIEFING
     assert (count(url, tmp_path, LINES), count(url, tmp_path, SESSIONS)) == (5, 1)
 
