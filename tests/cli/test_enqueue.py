@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -272,19 +273,27 @@ def test_what_the_database_alone_refuses_is_told_by_line_too(
     assert app.jobs.count() == said.json["created"] == (0 if mode else 698)
 
 
-def test_an_interruption_waits_for_the_batch_and_says_how_far_it_came(
-    on: Run, app: Duly, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_many, calls = JobMaker.make_many, []
+@pytest.fixture
+def cut(on: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Enqueues 1,400 lines; in the middle of the second batch comes Ctrl-C, so many times."""
 
-    def interrupts(self: JobMaker, new: Any) -> Any:
-        calls.append(len(new))
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGINT)
-        return make_many(self, new)
+    def enqueue(times: int) -> Any:
+        make_many, calls = JobMaker.make_many, []
 
-    monkeypatch.setattr(JobMaker, "make_many", interrupts)
-    said = on("enqueue", "--file", "-", input=lines(*({"task": "A"} for _ in range(1400))))
+        def interrupts(self: JobMaker, new: Any) -> Any:
+            calls.append(len(new))
+            for _ in range(times if len(calls) == 2 else 0):
+                signal.raise_signal(signal.SIGINT)
+            return make_many(self, new)
+
+        monkeypatch.setattr(JobMaker, "make_many", interrupts)
+        return on("enqueue", "--file", "-", input=lines(*({"task": "A"} for _ in range(1400))))
+
+    return enqueue
+
+
+def test_an_interruption_waits_for_the_batch_and_says_how_far_it_came(app: Duly, cut: Callable[[int], Any]) -> None:
+    said = cut(1)
     assert (said.code, said.out) == (1, "")
     assert "stopped: the jobs up to line 1,000 are written, those behind it are not.\n" in said.err
     assert said.err.endswith("duly: stopped.\n")
@@ -293,24 +302,12 @@ def test_an_interruption_waits_for_the_batch_and_says_how_far_it_came(
 
 
 def test_a_second_interruption_does_not_wait_and_owns_what_it_does_not_know(
-    on: Run, app: Duly, monkeypatch: pytest.MonkeyPatch
+    app: Duly, cut: Callable[[int], Any]
 ) -> None:
-    make_many, calls = JobMaker.make_many, []
-
-    def interrupts(self: JobMaker, new: Any) -> Any:
-        calls.append(len(new))
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-        return make_many(self, new)
-
-    monkeypatch.setattr(JobMaker, "make_many", interrupts)
-    said = on("enqueue", "--file", "-", input=lines(*({"task": "A"} for _ in range(1400))))
+    said = cut(2)
     assert said.code == 1
-    assert (
-        "the jobs up to line 500 are written; whether those of lines 501 to 1,000 are written too is not known"
-        in said.err
-    )
+    unsure = "the jobs up to line 500 are written; whether those of lines 501 to 1,000 are written too is not known"
+    assert unsure in said.err
     assert app.jobs.count() == 500
 
 

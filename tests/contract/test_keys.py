@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from contract.hands import NOON, Hand, K, Later, rows, together, wait_until
 from duly import Duly, InvalidArgument, KeyConflict, Status
 from duly.jobs.enqueue import NewJob
+from duly.jobs.prune import prune_expired
 from duly.jobs.tables import job_keys
 from duly.kernel.outcome import Outcome
 from duly.testing import ManualClock, drain
@@ -319,7 +320,7 @@ def test_keys_of_pruned_jobs_are_remembered_as_long_as_the_setting_says(db_url: 
     x.using(key="k").enqueue()
     drain(app)
     clock.advance(DAY + timedelta(seconds=1))
-    assert app.jobs.admin.prune_expired() == 1
+    assert prune_expired(app.db) == 1
     assert not x.using(key="k").enqueue().created
     clock.advance(DAY)
     assert x.using(key="k").enqueue().created
@@ -329,7 +330,7 @@ def test_keys_of_pruned_jobs_are_remembered_as_long_as_the_setting_says(db_url: 
 def test_the_key_of_a_live_job_is_never_pruned(app: Duly, send: Callable[..., Any], clock: ManualClock) -> None:
     job = send("k", run_in=400 * DAY).job
     clock.advance(399 * DAY)
-    app.jobs.admin.prune_expired()
+    prune_expired(app.db)
     assert send("k").job.id == job.id
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-_THERE = text("SELECT 1 FROM automations WHERE removed_at IS NULL LIMIT 1")
+from duly.storage.rows import any_row
 
 
 def any_automation(connection: Connection) -> bool:
     """Is one there that was not removed?"""
-    return connection.execute(_THERE).first() is not None
+    return any_row(connection, "automations", "removed_at IS NULL")

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, or_, select
 from duly.calendars.stretch import NEVER, Hold
 from duly.calendars.tables import blackouts
 from duly.storage.database import Database
+from duly.storage.rows import any_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def standing(db: Database, connection: Connection) -> tuple[list[Standing], date
 
 def any_blackout(connection: Connection) -> bool:
     """Is there one at all, be it on or off?"""
-    return connection.execute(select(blackouts.c.name).limit(1)).first() is not None
+    return any_row(connection, blackouts.name)
 
 
 def any_holds(db: Database, connection: Connection, *scopes: str) -> bool:

@@ -25,7 +25,7 @@ from duly.cli.times import INSTANT, SPAN, parse_instant, parse_span, stamp
 
 if TYPE_CHECKING:
     from duly.app import Duly
-    from duly.jobs.enqueue import NewJob
+    from duly.jobs.enqueue import NewJob, Parent
     from duly.jobs.job import Enqueued
 
 #: Lines per transaction.
@@ -98,8 +98,10 @@ def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) ->
         raise click.ClickException(str(error)) from None
     if dry_run:
         new = _prepare(app, task, value, options)
-        if _orphans(app, [new]):
-            raise _no_parent(new)
+        from duly.jobs.enqueue import no_parent
+
+        for parent, _ in _orphans(app, [new]):
+            raise no_parent(parent)
         show.as_json({"would_create": 1}) if asked.json else show.say("It would be accepted. Nothing was written.")
         return 0
     job, created = app.enqueue(task, value, **options)
@@ -342,51 +344,39 @@ def _batches(app: Duly, lines: Iterator[tuple[int, NewJob | str]], tally: _Tally
 
 def _good(app: Duly, lines: Sequence[tuple[int, NewJob | str]], tally: _Tally) -> list[tuple[int, NewJob]]:
     """Those of some lines that can become jobs; the others are told."""
+    from duly.jobs.enqueue import no_parent
+
     orphans = _orphans(app, [new for _, new in lines if not isinstance(new, str)])
     out: list[tuple[int, NewJob]] = []
     for number, new in lines:
         if isinstance(new, str):
             tally.refuse(number, new)
-        elif (new.parent_id, new.tenant) in orphans:
-            tally.refuse(number, str(_no_parent(new)))
+        elif new.parent_id is not None and (new.parent_id, new.tenant) in orphans:
+            tally.refuse(number, str(no_parent(new.parent_id)))
         else:
             out.append((number, new))
     return out
 
 
-def _orphans(app: Duly, new: Sequence[NewJob]) -> set[tuple[int | None, str]]:
-    """(parent, tenant) of jobs whose parent is no job of their tenant. Looks only: a dry run makes no database."""
-    wanted: set[tuple[int | None, str]] = {(n.parent_id, n.tenant) for n in new if n.parent_id is not None}
-    if not wanted:
-        return set()
-    from sqlalchemy import Connection, select
+def _orphans(app: Duly, new: Sequence[NewJob]) -> set[Parent]:
+    """Parents that are no job of their tenant. Looks only: a dry run makes no database."""
+    from sqlalchemy import Connection
 
-    from duly.jobs.tables import jobs, jobs_done
+    from duly.jobs.enqueue import orphans, wanted_parents
     from duly.storage import migrate
 
-    db = app.db
-    if db.is_sqlite and not db.memory and not db.is_there:
-        return set(wanted)
-    idents = {parent for parent, _ in wanted}
+    db, wanted = app.db, wanted_parents(new)
+    if not wanted or (db.is_sqlite and not db.memory and not db.is_there):
+        return wanted
 
-    def ask(connection: Connection) -> set[tuple[int | None, str]]:
-        if migrate.current(connection) is None:
-            if not db.is_sqlite:
-                migrate.check(connection, db.shown_url)  # refuses, as the run would
-            return set()
-        found: set[tuple[int | None, str]] = set()
-        for table in (jobs, jobs_done):
-            query = select(table.c.id, table.c.tenant).where(table.c.id.in_(idents))
-            found |= {(ident, tenant) for ident, tenant in connection.execute(query)}
-        return found
+    def ask(connection: Connection) -> set[Parent]:
+        if migrate.current(connection) is not None:
+            return orphans(connection, wanted)
+        if not db.is_sqlite:
+            migrate.check(connection, db.shown_url)  # refuses, as the run would
+        return wanted
 
-    return wanted - db.read(ask)
-
-
-def _no_parent(new: NewJob) -> Exception:
-    from duly.kernel.errors import InvalidArgument
-
-    return InvalidArgument("parent", f"is {new.parent_id}, and there is no such job of this tenant.")
+    return db.read(ask)
 
 
 @contextmanager

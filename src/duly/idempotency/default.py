@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from duly.kernel.errors import InvalidArgument
+from duly.storage.rows import any_row
 
 if TYPE_CHECKING:
     from duly.idempotency.store import Store
 
-_THERE = text("SELECT 1 FROM idempotency LIMIT 1")
 _default: Callable[[], Store | None] = lambda: None  # noqa: E731
 
 
@@ -37,4 +37,4 @@ def default_store() -> Store:
 
 def any_reservation(connection: Connection) -> bool:
     """Is there one in an application's database?"""
-    return connection.execute(_THERE).first() is not None
+    return any_row(connection, "idempotency")

@@ -15,7 +15,7 @@ from duly.jobs.enqueue import NewJob
 from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
 from duly.jobs.look import streams
-from duly.jobs.prune import prune, prune_expired
+from duly.jobs.prune import prune
 from duly.jobs.settle import CANCELLED
 from duly.jobs.tables import COMMON, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
@@ -269,7 +269,3 @@ class JobAdmin:
     def prune(self, older_than: datetime, statuses: Sequence[Status] = (), dry_run: bool = False) -> int:
         """Remove jobs that ended before an instant, with their attempts; children of a live parent stay. Keys stay (T002-p). Returns how many."""
         return prune(self.db, older_than, statuses, dry_run)
-
-    def prune_expired(self) -> int:
-        """What housekeeping removes: jobs past their retention, keys past theirs. Returns how many jobs."""
-        return prune_expired(self.db)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -154,18 +154,11 @@ class JobMaker:
 
     # ------------------------------------------------------------------ statements
 
-    def _check_parents(self, connection: Connection, new: Sequence[NewJob]) -> None:
-        """A parent is a job of the same tenant. Raises InvalidArgument, and says no more of another tenant's jobs than of none."""
-        wanted = {n.parent_id for n in new if n.parent_id is not None}
-        if not wanted:
-            return
-        tenants: dict[int, str] = {}
-        for table in (jobs, jobs_done):
-            for ident, tenant in connection.execute(select(table.c.id, table.c.tenant).where(table.c.id.in_(wanted))):
-                tenants[ident] = tenant
-        for n in new:
-            if n.parent_id is not None and tenants.get(n.parent_id) != n.tenant:
-                raise InvalidArgument("parent", f"is {n.parent_id}, and there is no such job.")
+    @staticmethod
+    def _check_parents(connection: Connection, new: Sequence[NewJob]) -> None:
+        """A parent is a job of the same tenant. Raises InvalidArgument."""
+        for parent, _ in sorted(orphans(connection, wanted_parents(new))):
+            raise no_parent(parent)
 
     def _insert_alike(self, connection: Connection, template: NewJob, inputs: Sequence[str]) -> EnqueuedMany:
         db, queue = self.db, template.queue
@@ -322,6 +315,31 @@ class JobMaker:
                 ).bindparams(bindparam("now", type_=Instant)),
                 {"name": name, "now": self.db.clock.now()},
             )
+
+
+#: A parent's id, and the tenant whose job it must be.
+Parent = tuple[int, str]
+
+
+def wanted_parents(new: Iterable[NewJob]) -> set[Parent]:
+    """The parents that these jobs name."""
+    return {(n.parent_id, n.tenant) for n in new if n.parent_id is not None}
+
+
+def orphans(connection: Connection, wanted: Collection[Parent]) -> set[Parent]:
+    """Which of these are no job of their tenant. No more is said of another tenant's jobs than of none. Reads only where one is wanted."""
+    if not wanted:
+        return set()
+    idents, found = {ident for ident, _ in wanted}, set()
+    for table in (jobs, jobs_done):
+        query = select(table.c.id, table.c.tenant).where(table.c.id.in_(idents))
+        found |= {(ident, tenant) for ident, tenant in connection.execute(query)}
+    return set(wanted) - found
+
+
+def no_parent(ident: int) -> InvalidArgument:
+    """The refusal of a job whose parent is not there."""
+    return InvalidArgument("parent", f"is {ident}, and there is no such job of this tenant.")
 
 
 def _row(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from duly.storage.database import Database
+from duly.storage.rows import any_row
 from duly.storage.wake import Bell
 
 if TYPE_CHECKING:
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
 POLL = 1.0
 #: Seconds between turns of housekeeping (``Scheduler.keep``).
 KEEP_EVERY = 60.0
-_THERE = text("SELECT 1 FROM schedules LIMIT 1")
 
 
 def any_schedule(connection: Connection) -> bool:
     """Is there one at all? One that was removed has a history, which is pruned."""
-    return connection.execute(_THERE).first() is not None
+    return any_row(connection, "schedules")
 
 
 class Watch:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import generators, pq
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, QueuePool, create_engine, event, exc, text
 from sqlalchemy.engine import URL
-from sqlalchemy.pool import PoolResetState
+from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
 from duly.storage.wake import CHANNEL, CONTROLS
 
@@ -46,8 +46,8 @@ def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs
     )
 
     @event.listens_for(engine, "checkout")
-    def refuse_dead(connection: Any, _record: object, _proxy: object) -> None:
-        if _dead(connection):
+    def refuse_dead(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if _dead(connection, record.info):
             raise exc.DisconnectionError("the server closed this connection")
 
     @event.listens_for(engine, "reset")
@@ -166,36 +166,29 @@ class Kept:
             pooled = self._idle.pop()
         except IndexError:
             return self.engine.raw_connection()
-        if self._hears(pooled):
+        if _dead(pooled.driver_connection, pooled.info):
             pooled.invalidate()
             return self.engine.raw_connection()
         return pooled
-
-    @staticmethod
-    def _hears(pooled: PoolProxiedConnection) -> bool:
-        """Is it dead (``_dead``)? Asked before each transaction, so what asks is made once for a connection."""
-        connection: Any = pooled.driver_connection
-        if connection.closed:
-            return True
-        ask = pooled.info.get("duly_poll")
-        if ask is None:
-            ask = pooled.info["duly_poll"] = _poller(connection).poll
-        return bool(ask(0))
 
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
 
 
-def _dead(connection: Any) -> bool:
-    """An idle connection has nothing to read. When it has, the server has hung up, or is telling us that it will."""
-    return connection.closed or bool(_poller(connection).poll(0))
+def _dead(connection: Any, info: dict[Any, Any]) -> bool:
+    """An idle connection has nothing to read. When it has, the server has hung up, or is telling us that it will.
 
-
-def _poller(connection: Any) -> select.poll:
-    poller = select.poll()
-    poller.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
-    return poller
+    Asked before each transaction, so what asks is made once; ``info`` is what its pool remembers as long as it lasts.
+    """
+    if connection.closed:
+        return True
+    ask = info.get("duly_poll")
+    if ask is None:
+        poller = select.poll()
+        poller.register(connection.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        ask = info["duly_poll"] = poller.poll
+    return bool(ask(0))
 
 
 def next_ids(connection: Connection, table: str, count: int) -> list[int]:

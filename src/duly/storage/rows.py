@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from duly.kernel.clock import to_micros
 
@@ -85,6 +85,12 @@ def read(text: str | None) -> Iterator[list[Any]]:
     step = max(1, PIECE * len(lines) // len(text))
     for start in range(0, len(lines), step):
         yield from orjson.loads(f"[{','.join(lines[start : start + step])}]")
+
+
+def any_row(connection: Connection, table: str, where: str = "") -> bool:
+    """Is there a row in a table (SQL of ours) at all? For those who ask for a room that is loaded when there is one."""
+    those = f"{table} WHERE {where}" if where else table
+    return connection.execute(text(f"SELECT 1 FROM {those} LIMIT 1")).first() is not None
 
 
 def plus_seconds(sqlite: bool, instant: str, seconds: str) -> str:

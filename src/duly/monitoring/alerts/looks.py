@@ -18,6 +18,7 @@ from duly.calendars.tables import blackouts, queue_scopes
 from duly.jobs.engine import Engine
 from duly.jobs.tables import GATE_KEY, attempts, jobs, jobs_done, queues, system_state, workers
 from duly.kernel.gate import read_gate
+from duly.storage.rows import any_row
 from duly.storage.types import Instant
 
 #: Seconds that one statement may take (PostgreSQL).
@@ -70,8 +71,7 @@ class Look:
         """Is there a row in it at all? Of a room that nobody uses, nothing is read further, and nothing is loaded."""
         found = self._any.get(table)
         if found is None:
-            row = self.connection.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first()
-            found = self._any[table] = row is not None
+            found = self._any[table] = any_row(self.connection, table)
         return found
 
     @cached_property
