@@ -29,6 +29,7 @@ from contract.hands import (
 )
 from duly import Context, Duly, InvalidArgument, KeyConflict, NotFound, Status, WrongState
 from duly.jobs.filter import JobFilter
+from duly.jobs.prune import prune_expired
 from duly.jobs.survey import depths
 from duly.kernel.outcome import Outcome
 from duly.testing import ManualClock, drain
@@ -353,7 +354,7 @@ def test_a_key_for_a_duration_stays_free_once_it_is_over_also_after_a_replay(
     ident = send(key="k", unique_until=timedelta(minutes=1))
     failed(hand)
     clock.advance(timedelta(days=2))
-    app.jobs.admin.prune_expired()  # which also removes the key
+    prune_expired(app.db)  # which also removes the key
     app.jobs.replay(ident)
     assert send(key="k") != ident
 
@@ -412,7 +413,7 @@ def test_what_is_kept_for_ever_is_never_pruned(db_url: str, clock: ManualClock) 
     app.task("X")(lambda: None).enqueue()
     drain(app)
     clock.advance(timedelta(days=4000))
-    assert app.jobs.admin.prune_expired() == 0
+    assert prune_expired(app.db) == 0
     assert app.jobs.count() == 1
     app.close()
 

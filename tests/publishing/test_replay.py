@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from duly import InvalidArgument, NotFound, WrongState
+from duly.jobs.prune import prune_expired
 from duly.kernel.verdict import Kind
 from duly.publishing import PublicationFilter, Publishing
 from duly.testing import ManualClock, drain
@@ -130,6 +131,6 @@ def test_a_key_is_remembered_when_its_job_is_gone(room: Publishing, world: World
     ident = put(room, key="k")
     go(room, ident)
     clock.advance(30 * 86_400)
-    assert app_of(room).jobs.admin.prune_expired() == 1
+    assert prune_expired(app_of(room).db) == 1
     again = room.enqueue("ig", POST, key="k")
     assert (again.created, again.job.status, again.job.remote_id) == (False, "completed", "m1")

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from duly import Duly
 from duly.audit.read import TrailFilter, find
+from duly.jobs.prune import prune_expired
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.windows import Window
 from duly.publishing import PublicationFilter, Publishing, Run
@@ -267,7 +268,7 @@ def test_a_key_whose_job_was_removed_says_what_is_known_and_has_no_address(
     drain(app)
     known = client.get(f"{JOBS}/{ids[0]}").json()["remote_id"]
     clock.advance(timedelta(days=30))
-    app.jobs.admin.prune_expired()
+    prune_expired(app.db)
     done, bad = (client.post(JOBS, json=one) for one in given)
     for answer, ident in ((done, ids[0]), (bad, ids[1])):
         made = answer.json()

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from duly import Backoff, Duly, PermanentError
 from duly import Status as Status_
+from duly.jobs.prune import prune_expired
 from duly.jobs.store import FAR
 from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, NotFound, Retry, Snooze, WrongState
 from duly.storage.types import Instant
@@ -1156,13 +1157,13 @@ def test_the_children_of_a_live_run_are_not_pruned(app: Duly, clock: ManualClock
     run = w.start().job.id
     drain(app)
     clock.advance(20 * DAY)
-    app.jobs.admin.prune_expired()
+    prune_expired(app.db)
     clock.advance(10 * DAY)
     drain(app)
     assert state(app, run) == ("succeeded", [1, 2])
     clock.advance(20 * DAY)
-    app.jobs.admin.prune_expired()
-    app.jobs.admin.prune_expired()
+    prune_expired(app.db)
+    prune_expired(app.db)
     assert app.jobs.find() == []
 
 
