@@ -36,6 +36,7 @@ lint: $(DEV) ## check style, types and the direction of imports
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 
 bench: $(DEV) ## measure (ARGS=--help says what)

@@ -99,4 +99,7 @@ def serve(url: str, journal: str) -> None:
 
 
 if __name__ == "__main__":
-    {"die": die, "serve": serve}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "die":
+        die(*sys.argv[2:])
+    else:
+        serve(*sys.argv[2:])

@@ -541,7 +541,7 @@ def test_jobs_of_two_tenants_do_not_share_a_key(app: Duly) -> None:  # B053
 
     @app.task
     @idempotent_task
-    def send(job: Job, to: str) -> None:
+    def send(to: str, job: Job = INJECT) -> None:
         runs.append(job.tenant)
 
     for tenant in ("acme", "umbrella", "acme"):

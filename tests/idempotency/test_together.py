@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, MetaData, Table, create_engine, insert, make_url, select, text
+from sqlalchemy import Connection, MetaData, Table, create_engine, delete, insert, make_url, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -83,7 +83,7 @@ def test_a_commit_that_fails_frees_the_key_and_the_retry_has_the_effect(shop: Sh
     drain(shop.app)
     assert (shop.app.jobs.get(job.id).status, shop.states()) == (Status.QUEUED, ["failed"])
     with shop.session() as session, session.begin():
-        session.execute(Booking.__table__.delete())
+        session.execute(delete(Booking))
     shop.clock.advance(5)
     drain(shop.app)
     assert (shop.app.jobs.get(job.id).status, shop.booked(), shop.runs) == (Status.SUCCEEDED, [1], [1, 1])
@@ -360,7 +360,7 @@ def test_a_commit_that_fails_frees_a_key_that_is_elsewhere(shop: Shop) -> None:
         with pytest.raises(IntegrityError):
             session.commit()
     with shop.session() as session, session.begin():
-        session.execute(Booking.__table__.delete())
+        session.execute(delete(Booking))
         book(1, session)
     assert (shop.booked(), shop.runs) == ([1], [1, 1])
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from duly import Duly, DulyError, Retry, Snooze, Status
+from duly import INJECT, Duly, DulyError, Retry, Snooze, Status
 from duly.kernel.events import Event
 
 
@@ -107,7 +107,7 @@ def test_a_long_transaction_makes_nobody_lose_a_lease(app: Duly) -> None:  # B02
         await asyncio.sleep(4)
 
     @app.task(max_attempts=1)
-    def hog(session: Session) -> None:
+    def hog(session: Session = INJECT) -> None:
         session.execute(text("INSERT INTO system_state (key, value, updated_at) VALUES ('x', 'y', 0)"))
         time.sleep(3.5)
 

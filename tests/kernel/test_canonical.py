@@ -381,9 +381,19 @@ class Broken(tzinfo):
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         raise RuntimeError
 
+    dst = utcoffset
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        raise RuntimeError
+
 
 class Nowhere(tzinfo):
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    dst = utcoffset
+
+    def tzname(self, moment: datetime | None) -> str | None:
         return None
 
 

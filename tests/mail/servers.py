@@ -205,7 +205,8 @@ class MailServer:
             assert envelope.original_content is not None
             self.arrived.append(Arrived(list(envelope.rcpt_tos), envelope.original_content))
         if end in ("LOST", "GONE"):
-            server.transport.abort()
+            transport: Any = server.transport
+            transport.abort()
             return "421 gone"
         return end
 

@@ -121,8 +121,9 @@ def test_the_name_of_a_file_arrives_as_it_was_written(filename: str) -> None:
     (part,) = whole(content).iter_attachments()
     assert sorted(name.lower() for name in part) == ["content-disposition", "content-transfer-encoding", "content-type", "mime-version"]  # fmt: skip
     assert (part["Content-Disposition"].params["filename"], part.get_content()) == (filename, "hi")
-    _, old = message_from_bytes(content).get_payload()
-    named: Any = old.get_param("filename", header="Content-Disposition", unquote=False)  # type: ignore[union-attr]
+    parts: Any = message_from_bytes(content).get_payload()
+    _, old = parts
+    named = old.get_param("filename", header="Content-Disposition", unquote=False)
     assert unquote(named if isinstance(named, str) else collapse_rfc2231_value(named)) == filename
 
 

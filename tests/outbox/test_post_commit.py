@@ -660,7 +660,7 @@ def test_what_sqlite_rolls_back_by_itself_is_not_sent(sqlite_url: str) -> None: 
         shop.order(session, 2)
         session.flush()
         shop.register(session, 3)
-        table = Order.__table__.name
+        table = Order.__tablename__
         with pytest.raises(IntegrityError):
             session.execute(
                 text(

@@ -1314,5 +1314,5 @@ def test_a_tree_of_any_size_is_cancelled_whole_and_numbers_that_no_run_has_are_n
     for number in (2**63, 0, -1, True):
         for ask in (app.workflows.get, app.workflows.cancel, app.workflows.signal, app.jobs.cancel):
             with pytest.raises(NotFound):
-                ask(number, "x") if ask == app.workflows.signal else ask(number)  # type: ignore[operator]
+                ask(number, "x") if ask == app.workflows.signal else ask(number)  # type: ignore[operator, call-arg]
     assert len(app.jobs.find(below=2**63)) == 50

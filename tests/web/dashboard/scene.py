@@ -248,8 +248,8 @@ def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, 
     ):  # fmt: skip
         made.append(room.groups.add(f"{free}{name}"[:200], place, drop_time=drop, cooldown=0, actor="user:ann"))
         room.prompts.add(made[-1].id, f"What did you hear today?{x}", f"Which song stays with you?{x}")
-        for who in ("Ann", "Ben", "Cleo"):
-            room.members.add(made[-1].id, f"{free}{who}"[:200], email=f"{who.lower()}@example.org")
+        for name in ("Ann", "Ben", "Cleo"):
+            room.members.add(made[-1].id, f"{free}{name}"[:200], email=f"{name.lower()}@example.org")
     room.groups.add("sleepers", "Europe/Rome", is_active=False)
     choir, members = made[0], room.members.all(made[0].id)
     while time.now() < START - timedelta(minutes=10):

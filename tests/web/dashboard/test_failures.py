@@ -92,13 +92,13 @@ def test_errors_without_a_class_and_with_endless_ones_have_a_cell_too(broken: Du
     long = "E" * 5_000
     c = jobs_done.c
 
-    def damage(connection: object) -> None:
+    def damage(connection: Connection) -> None:
         ids = [
             row[0]
             for row in connection.execute(jobs_done.select().with_only_columns(c.id).order_by(c.id.desc()).limit(3))
-        ]  # type: ignore[attr-defined]
+        ]
         for ident, error in zip(ids, ({"message": "no type"}, None, {"type": long}), strict=True):
-            connection.execute(jobs_done.update().where(c.id == ident).values(error=error))  # type: ignore[attr-defined]
+            connection.execute(jobs_done.update().where(c.id == ident).values(error=error))
 
     broken.db.write(damage)
     page = local.get("/failures").text
