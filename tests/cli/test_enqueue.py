@@ -306,18 +306,32 @@ def test_a_second_interruption_does_not_wait_and_owns_what_it_does_not_know(
 ) -> None:
     said = cut(2)
     assert said.code == 1
-    unsure = "the jobs up to line 500 are written; whether those of lines 501 to 1,000 are written too is not known"
+    unsure = "the jobs up to line 500 are written; whether lines 501 to 1,000 became jobs too is not known"
     assert unsure in said.err
     assert app.jobs.count() == 500
 
 
-def test_an_interruption_before_anything_is_written_says_so(on: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode", ["", "--all-or-nothing"])
+def test_an_interruption_before_anything_is_written_says_so(
+    on: Run, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("duly.cli.enqueue._line", interrupted)
-    said = on("enqueue", "--file", "-", input=lines({"task": "A"}))
+    said = on("enqueue", "--file", "-", *filter(None, [mode]), input=lines({"task": "A"}))
     assert (said.code, said.err.split("\n")[0]) == (1, "duly: stopped: no job is written.")
+
+
+def test_an_interruption_of_the_one_write_of_all_owns_what_it_does_not_know(
+    on: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("duly.storage.database.Database.write", interrupted)
+    said = on("enqueue", "--file", "-", "--all-or-nothing", input=lines({"task": "A"}, {"task": "B"}))
+    assert (said.code, said.err.split("\n")[0]) == (1, "duly: stopped: whether lines 1 to 2 became jobs is not known.")
 
 
 def test_options_stand_in_for_what_lines_lack(on: Run, app: Duly) -> None:

@@ -205,7 +205,7 @@ def _file(name: str, defaults: dict[str, Any], all_or_nothing: bool, dry_run: bo
     except OSError as error:
         raise InvalidArgument("file", f"{name} cannot be read: {error.strerror or error}.") from None
     except BaseException:  # an interruption too: whoever goes on must know from where
-        _stopped(tally, not dry_run and not all_or_nothing)
+        _stopped(tally, not dry_run)
         raise
     _report(tally, all_or_nothing, dry_run)
     return 1 if tally.bad else 0
@@ -216,8 +216,9 @@ def _stopped(tally: _Tally, writes: bool) -> None:
     upto = f"the jobs up to line {tally.written:,} are written" if tally.written else "no job is written"
     if tally.unsure:
         first, last = tally.unsure
-        which = f"those of lines {first:,} to {last:,} are" if last > first else f"that of line {last:,} is"
-        complain(f"stopped: {upto}; whether {which} written too is not known.")
+        those = f"lines {first:,} to {last:,}" if last > first else f"line {last:,}"
+        known = f"{upto}; " if tally.written else ""
+        complain(f"stopped: {known}whether {those} became jobs{' too' if known else ''} is not known.")
     elif tally.written:
         complain(f"stopped: {upto}, those behind it are not.")
     elif writes and isinstance(sys.exc_info()[1], KeyboardInterrupt):
@@ -485,13 +486,18 @@ def _all(app: Duly, good: Sequence[tuple[int, NewJob]], tally: _Tally) -> None:
             raise _Refused(refused)
         return created, len(good) - created
 
+    tally.unsure = good[0][0], good[-1][0]
     try:
         tally.created, tally.existing = app.db.write(write)
-    except _Refused as error:
+    except Exception as error:
+        tally.unsure = None  # what raised was rolled back
+        if not isinstance(error, _Refused):
+            raise
         for number, reason in error.args[0].items():
             tally.refuse(number, reason)
         tally.good -= len(error.args[0])
         return
+    tally.written, tally.unsure = good[-1][0], None
     app.db.bells.ring()
 
 
