@@ -161,3 +161,79 @@ def test_what_a_file_unfolds_into_is_bounded() -> None:
 def test_folded_lines_and_a_mark_at_the_beginning_are_read() -> None:
     text = "\ufeff" + file(event(*NIGHT, "SUMMARY:a very\r\n  long word")).replace("DTSTART", "DT\r\n START")
     assert len(read_ical(text.encode(), "cal", start=START).windows) == 1
+
+
+# --- When clocks change --------------------------------------------------------------------------------------------------
+
+
+def held(*lines: str, begin: datetime = datetime(2027, 1, 1, tzinfo=UTC), days: int = 400) -> list[str]:
+    """The stretches that an event holds, in UTC."""
+    found = read_ical(file(event(*lines)), "cal", tz="Europe/Rome", start=begin, end=begin + timedelta(days=days))
+    spans = Calendar(found.windows).spans(begin - timedelta(days=3), begin + timedelta(days=days + 3))
+    return [f"{stretch.start:%m-%d %H:%M} {stretch.end:%m-%d %H:%M}" for stretch in spans]
+
+
+#: In Rome clocks go forward on 28 March 2027 at 01:00 UTC, and back on 31 October at 01:00 UTC.
+SPRING, AUTUMN = "DTSTART;TZID=Europe/Rome:20270328T003000", "DTSTART;TZID=Europe/Rome:20271031T003000"
+EVE = "DTSTART;TZID=Europe/Rome:20270327T120000"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stretch"),
+    [
+        ((SPRING, "DURATION:PT3H"), "03-27 23:30 03-28 02:30"),
+        ((AUTUMN, "DURATION:PT3H"), "10-30 22:30 10-31 01:30"),
+        ((AUTUMN, "DURATION:PT2H15M"), "10-30 22:30 10-31 00:45"),
+        (("DTSTART:20270328T003000", "DURATION:PT3H"), "03-27 23:30 03-28 02:30"),
+        ((EVE, "DURATION:P1D"), "03-27 11:00 03-28 10:00"),
+        ((EVE, "DURATION:PT24H"), "03-27 11:00 03-28 11:00"),
+        ((EVE, "DURATION:P1DT2H"), "03-27 11:00 03-28 12:00"),
+        ((EVE, "DURATION:P1W"), "03-27 11:00 04-03 10:00"),
+        ((EVE, "DURATION:PT168H"), "03-27 11:00 04-03 11:00"),
+        ((SPRING, "DTEND;TZID=America/New_York:20270327T223000"), "03-27 23:30 03-28 02:30"),
+        ((SPRING, "DTEND:20270328T023000Z"), "03-27 23:30 03-28 02:30"),
+        ((AUTUMN, "DTEND:20271031T013000Z"), "10-30 22:30 10-31 01:30"),
+        ((SPRING, "DTEND;TZID=Europe/Rome:20270328T043000"), "03-27 23:30 03-28 02:30"),
+        (("DTSTART:20270327T233000Z", "DURATION:PT3H"), "03-27 23:30 03-28 02:30"),
+    ],
+)  # fmt: skip
+def test_days_of_a_length_are_counted_on_the_calendar_and_hours_as_they_pass(
+    lines: tuple[str, ...], stretch: str
+) -> None:
+    assert held(*lines) == [stretch]
+
+
+def test_each_occurrence_of_a_series_has_its_own_end() -> None:
+    start, series = "DTSTART;TZID=Europe/Rome:20270326T200000", "RRULE:FREQ=DAILY;COUNT=3"
+    twelve_hours = ["03-26 19:00 03-27 07:00", "03-27 19:00 03-28 07:00", "03-28 18:00 03-29 06:00"]
+    assert held(start, "DURATION:PT12H", series) == twelve_hours
+    assert held(start, "DTEND;TZID=America/New_York:20270327T030000", series) == twelve_hours
+    by_calendar = ["03-26 19:00 03-27 19:00", "03-28 18:00 03-29 18:00"]
+    assert held(start, "DURATION:P1D", "RRULE:FREQ=DAILY;INTERVAL=2;COUNT=2") == by_calendar
+
+
+def test_a_series_that_ends_by_the_clock_is_held_until_the_later_of_clock_and_length_when_clocks_change() -> None:
+    spring = held("DTSTART;TZID=Europe/Rome:20270326T220000", "DTEND;TZID=Europe/Rome:20270327T060000", "RRULE:FREQ=DAILY;COUNT=3")  # fmt: skip
+    assert spring == ["03-26 21:00 03-27 05:00", "03-27 21:00 03-28 05:00", "03-28 20:00 03-29 04:00"]
+    autumn = held("DTSTART;TZID=Europe/Rome:20271029T220000", "DTEND;TZID=Europe/Rome:20271030T060000", "RRULE:FREQ=DAILY;COUNT=3")  # fmt: skip
+    assert autumn == ["10-29 20:00 10-30 04:00", "10-30 20:00 10-31 05:00", "10-31 21:00 11-01 05:00"]
+
+
+def test_a_period_among_the_dates_of_a_series_is_held_until_the_later_of_clock_and_length() -> None:
+    lines = ("DTSTART;TZID=Europe/Rome:20270326T100000", "DURATION:PT1H", "RDATE;TZID=Europe/Rome;VALUE=PERIOD:20270328T003000/PT3H")  # fmt: skip
+    assert held(*lines) == ["03-26 09:00 03-26 10:00", "03-27 23:30 03-28 02:30"]
+
+
+def test_what_is_within_the_horizon_is_told_by_instants_and_not_by_the_clock() -> None:
+    # its clock says that it is over, an hour of it is left
+    assert held(SPRING, "DURATION:PT3H", begin=datetime(2027, 3, 28, 2, tzinfo=UTC)) == ["03-27 23:30 03-28 02:30"]
+    assert held(SPRING, "DURATION:PT3H", begin=datetime(2027, 3, 28, 2, 30, tzinfo=UTC)) == []
+    # a day that the file gives without a zone begins at 23:00 UTC of the day before
+    whole = "DTSTART;VALUE=DATE:20270110"
+    assert held(whole, begin=datetime(2027, 1, 8, 22, tzinfo=UTC), days=1) == []
+    assert held(whole, begin=datetime(2027, 1, 8, 23, 30, tzinfo=UTC), days=1) == ["01-09 23:00 01-10 23:00"]
+
+
+def test_an_end_in_a_zone_that_nobody_knows_is_refused() -> None:
+    said = refused(file(event(SPRING, "DTEND;TZID=Mars/X:20270328T043000")))
+    assert "event '1'" in said and "'Mars/X', which is no IANA time zone" in said

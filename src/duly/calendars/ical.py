@@ -4,6 +4,12 @@ What a file says (series, exceptions, moved and cancelled events) is worked out 
 dates: what holds is then in plain sight, and a rule that nobody here wrote decides nothing later. Events that share their times of
 day and their zone become one window with many dates. A file is data from outside: its size, its events and what they unfold into
 are bounded, and a mistake in it is named with its line and its event.
+
+When an event ends (RFC 5545, 3.3.6 and 3.8.5.3). Of a ``DURATION`` weeks and days are counted on the calendar, hours, minutes and
+seconds as they pass; a ``DTEND`` in another zone is an instant, and in a series the same length of real time for each occurrence. A
+``DTEND`` in the zone of the ``DTSTART`` is what the clock shows there, each time. The RFC gives a series the real length of its first
+occurrence instead, and most calendars do not: where clocks change within an occurrence, it is held until the later of the two. What
+waits an hour too long can still be sent, and what was sent in a time of silence cannot be called back.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from duly.kernel.errors import InvalidArgument, UsageError
-from duly.kernel.localtime import in_utc, zone
+from duly.kernel.localtime import clock_at, in_utc, zone
 from duly.kernel.payload import check_name
 from duly.kernel.recurrence import RRule
 from duly.kernel.recurrence.reading import MOST_DATES, quoted, write_time
@@ -33,6 +39,12 @@ MOST_GROUPS = 200
 HORIZON, LONGEST = timedelta(days=400), timedelta(days=3_660)
 
 _DAY = timedelta(days=1)
+#: The library compares times without a zone as if they were UTC, and ends by the clock: so it is asked for more, and what is outside
+#: of the horizon is left out here.
+_AROUND = timedelta(days=2)
+_DURATION = re.compile(r"\+?P(?:(\d+)W)?(?:(\d+)D)?(?:T.*)?")
+#: Where an event keeps its length while it is unfolded; its occurrences are copies of it.
+_LENGTH = "X-DULY-LENGTH"
 _LINE = re.compile(r"[A-Za-z0-9-]+(?:;[^:;=]+=(?:\"[^\"]*\"|[^\":;]*)(?:,(?:\"[^\"]*\"|[^\":;,]*))*)*:.*", re.DOTALL)
 
 
@@ -56,6 +68,30 @@ class _Piece:
     start: str
     end: str
     day: date
+
+
+@dataclass(frozen=True, slots=True)
+class _Length:
+    """How long an event is, as far as the library that unfolds series forgets it: it adds every length on the clock."""
+
+    #: Days on the calendar. None: it ends by the clock, as unfolded, and not before ``exact`` has passed.
+    days: int | None
+    #: Real time behind those days. None: as much as the clock says.
+    exact: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """An occurrence as local times (naive) of a zone, and as instants."""
+
+    tz: str
+    start: datetime
+    end: datetime
+    begins: datetime
+    ends: datetime
+
+    def is_within(self, begins: datetime, ends: datetime) -> bool:
+        return self.begins < ends and (begins < self.ends or begins <= self.begins)
 
 
 def read_ical(
@@ -84,10 +120,10 @@ def read_ical(
     if tz is not None:
         zone(tz)
     text = _text(data, file)
-    lines = _checked_lines(text, file)
+    lines, durations = _checked_lines(text, file)
     calendars = _parsed(text, file)
     pieces: set[_Piece] = set()
-    events, occurrences, left_out = 0, 0, list[str]()
+    events, occurrences, left_out, lengths = 0, 0, list[str](), iter(durations)
     for calendar in calendars:
         found = list(calendar.walk("VEVENT"))
         events += len(found)
@@ -95,20 +131,25 @@ def read_ical(
             raise InvalidArgument(file, f"has more than {MOST_EVENTS} events.", "Import a part of it.")
         default = tz or _default_zone(calendar)
         for event in found:
-            _check(event, _called(event, lines, file), default)
+            called = _called(event, lines, file)
+            _check(event, called, default)
+            event[_LENGTH] = _length(event, next(lengths, ""), called, default)
         if sum(1 for event in found if "RRULE" in event) > MOST_SERIES:
             raise InvalidArgument(file, f"has more than {MOST_SERIES} recurring events.", "Import a part of it.")
-        for event in _unfolded(calendar, begins, ends, file):
+        for event in _unfolded(calendar, begins - _AROUND, ends + _AROUND, file):
+            called = _called(event, lines, file)
+            span = _span(event, called, default)
+            if not span.is_within(begins, ends):
+                continue
             occurrences += 1
             if occurrences > MOST_OCCURRENCES:
                 raise InvalidArgument(
                     file, f"unfolds into more than {MOST_OCCURRENCES} occurrences.", "Choose an earlier end."
                 )
-            called = _called(event, lines, file)
             if str(event.get("STATUS", "")).upper() == "CANCELLED":
                 left_out.append(f"{called} is cancelled.")
                 continue
-            of_event = list(_pieces(event, called, default, (begins, ends)))
+            of_event = list(_pieces(span, (begins, ends)))
             if not of_event:
                 left_out.append(f"{called} has no length.")
             pieces.update(of_event)
@@ -132,10 +173,15 @@ def _text(data: bytes | str, file: str) -> str:
         raise InvalidArgument(f"{file}, line {line}", "is not UTF-8.", "Save the file in UTF-8.") from None
 
 
-def _checked_lines(text: str, file: str) -> dict[str, int]:
-    """Check the form of each line and the nesting of its parts. Returns the line on which each event's UID begins its event."""
+def _checked_lines(text: str, file: str) -> tuple[dict[str, int], list[str]]:
+    """Check the form of each line and the nesting of its parts.
+
+    Returns the line on which each event's UID begins its event, and the DURATION of each event in their order, as it is written; empty
+    for one that has none. (The library makes a timedelta of it, for which a day and 24 hours are the same.)
+    """
     begun: list[tuple[str, int]] = []
     where: dict[str, int] = {}
+    durations: dict[int, str] = {}
     for number, line in _content_lines(text):
         if not _LINE.fullmatch(line):
             raise InvalidArgument(
@@ -147,6 +193,8 @@ def _checked_lines(text: str, file: str) -> dict[str, int]:
             if not begun and value != "VCALENDAR":
                 raise InvalidArgument(f"{file}, line {number}", f"begins {quoted(value)}.", "Give a calendar file.")
             begun.append((value, number))
+            if value == "VEVENT":
+                durations[number] = ""
             if len(begun) > 10:
                 raise InvalidArgument(f"{file}, line {number}", "is nested more than ten deep.")
         elif name == "END":
@@ -156,9 +204,11 @@ def _checked_lines(text: str, file: str) -> dict[str, int]:
             raise InvalidArgument(f"{file}, line {number}", "stands outside of BEGIN:VCALENDAR.")
         elif name.partition(";")[0] == "UID" and begun[-1][0] == "VEVENT":
             where.setdefault(line.partition(":")[2].strip(), begun[-1][1])
+        elif name.partition(";")[0] == "DURATION" and begun[-1][0] == "VEVENT":
+            durations[begun[-1][1]] = line.rpartition(":")[2].strip().upper()
     if begun:
         raise InvalidArgument(f"{file}, line {begun[-1][1]}", f"begins {begun[-1][0]}, which does not end.")
-    return where
+    return where, list(durations.values())
 
 
 def _content_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -212,10 +262,12 @@ def _check(event: Any, called: str, default: str | None) -> None:
         raise InvalidArgument(called, f"has {broken} that cannot be read: {problem}.")
     if "DTSTART" not in event:
         raise InvalidArgument(called, "has no DTSTART.", "Each event needs a beginning.")
+    for name in ("DTSTART", "DTEND"):
+        if name in event:
+            at, named = event[name].dt, event[name].params.get("TZID")
+            if named is not None and isinstance(at, datetime) and at.tzinfo is None:
+                raise _no_zone(called, named)
     begins = event["DTSTART"].dt
-    named = event["DTSTART"].params.get("TZID")
-    if named is not None and isinstance(begins, datetime) and begins.tzinfo is None:
-        raise _no_zone(called, named)
     rules = event.get("RRULE", ())
     for rule in rules if isinstance(rules, list | tuple) else [rules]:
         local = begins if isinstance(begins, datetime) else datetime.combine(begins, time())
@@ -260,22 +312,84 @@ def _no_zone(called: str, named: str) -> InvalidArgument:
     return InvalidArgument(called, f"has the time zone {quoted(named)}, which is no IANA time zone.", remedy)
 
 
-def _pieces(event: Any, called: str, default: str | None, horizon: tuple[datetime, datetime]) -> Iterator[_Piece]:
-    """An occurrence as parts that a window can say, none longer than a day; of a long one those within the horizon."""
+def _length(event: Any, duration: str, called: str, default: str | None) -> _Length | None:
+    """How long an event is. ``duration``: as it is written. None where it ends as the library says."""
+    begins = event["DTSTART"].dt
+    if not isinstance(begins, datetime):
+        return None
+    rdates = event.get("RDATE", ())
+    if any(
+        isinstance(each.dt, tuple)
+        for one in (rdates if isinstance(rdates, list) else [rdates])
+        for each in getattr(one, "dts", ())
+    ):
+        # which of its occurrences are periods with an end or a length of their own is not to be seen afterwards
+        return _Length(None, None)
+    if "DTEND" in event:
+        ends = event["DTEND"].dt
+        if not isinstance(ends, datetime):
+            return None
+        tz = _zone_of(begins, called, default)
+        exact = ends.replace(tzinfo=ends.tzinfo or zone(tz)).astimezone(UTC) - _instant(begins, tz)
+        if exact <= timedelta(0):
+            return None
+        if ends.tzinfo is not None and _zone_of(ends, called, default) != tz:
+            return _Length(0, exact)
+        return _Length(None, exact) if "RRULE" in event or "RDATE" in event else None
+    said = _DURATION.fullmatch(duration)
+    if said is None or "DURATION" not in event or event["DURATION"].dt <= timedelta(0):
+        return None
+    days = 7 * int(said[1] or 0) + int(said[2] or 0)
+    return _Length(days, event["DURATION"].dt - timedelta(days=days))
+
+
+def _span(event: Any, called: str, default: str | None) -> _Span:
+    """When an occurrence begins and ends."""
     begins: Any = event.start
     ends: Any = event.end
+    length: _Length | None = event.get(_LENGTH)
     tz = _zone_of(begins, called, default)
-    low, high = (at.astimezone(zone(tz)).date() + step for at, step in zip(horizon, (-_DAY, _DAY), strict=True))
     if not isinstance(begins, datetime):
-        last = ends.date() if isinstance(ends, datetime) else ends
-        yield from (_Piece(tz, "00:00", "24:00", day) for day in _days(max(begins, low), min(last, high)))
-        return
-    if ends.tzinfo is not None:
+        first, last = (datetime.combine(at, time()) for at in (begins, ends))
+        return _Span(tz, first, last, _instant(first, tz), _instant(last, tz))
+    if isinstance(ends, datetime) and ends.tzinfo is not None:
         ends = ends.astimezone(zone(tz))
     start, end = begins.replace(tzinfo=None, microsecond=0), ends.replace(tzinfo=None, microsecond=0)
+    began = _instant(start, tz)
+    # of a time that the clock shows twice a window holds until the second
+    by_clock = _Span(tz, start, end, began, _instant(end, tz, fold=1))
+    if length is None:
+        return by_clock
+    if length.days is None:
+        stop = began + (end - start if length.exact is None else length.exact)
+        if stop <= by_clock.ends:
+            return by_clock
+    elif not length.exact:
+        return by_clock
+    else:
+        stop = _instant(start + length.days * _DAY, tz) + length.exact
+    shown = stop.astimezone(zone(tz)).replace(tzinfo=None, fold=0)
+    if isinstance(clock_at(shown, zone(tz)), timedelta):
+        return _Span(tz, start, shown, began, stop)
+    # the clock shows that time twice, and no window could say which is meant: UTC says it
+    return _Span("UTC", began.replace(tzinfo=None), stop.replace(tzinfo=None), began, stop)
+
+
+def _instant(at: datetime, tz: str, fold: int = 0) -> datetime:
+    """The instant of a time, in UTC; of one without a zone by the clock of ``tz``."""
+    return at.replace(tzinfo=at.tzinfo or zone(tz), fold=fold, microsecond=0).astimezone(UTC)
+
+
+def _pieces(span: _Span, horizon: tuple[datetime, datetime]) -> Iterator[_Piece]:
+    """An occurrence as parts that a window can say, none longer than a day; of a long one those within the horizon."""
+    tz, start, end = span.tz, span.start, span.end
     if end <= start:
         return
+    low, high = (at.astimezone(zone(tz)).date() + step for at, step in zip(horizon, (-_DAY, _DAY), strict=True))
     first, last = start.date(), end.date()
+    if start.time() == end.time() == time():
+        yield from (_Piece(tz, "00:00", "24:00", day) for day in _days(max(first, low), min(last, high)))
+        return
     if first == last or (last == first + _DAY and end.time() <= start.time()):
         yield _Piece(tz, write_time(start.time()), _ending(end, last > first), first)
         return
