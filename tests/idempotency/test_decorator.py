@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import subprocess
 import sys
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -450,6 +453,8 @@ def test_a_store_that_goes_away_meanwhile_is_told_the_end_when_it_is_back() -> N
         ("keep", {"keep": 5}),
         ("store", {"store": "redis"}),
         ("tenant", {"tenant": ""}),
+        ("key", {"key": "const"}),
+        ("fallback", {"fallback": 5}),
     ],
 )
 def test_options_that_cannot_be_are_refused_where_they_are_written(field: str, options: dict[str, Any]) -> None:
@@ -575,6 +580,15 @@ class Model(BaseModel):
     secret: SecretStr = SecretStr("")
 
 
+@dataclass
+class Wallet:
+    wei: int
+
+
+class Vault(BaseModel):
+    wallet: Wallet
+
+
 @pytest.mark.parametrize(
     ("annotation", "result"),
     [
@@ -588,6 +602,11 @@ class Model(BaseModel):
         (str, "é\u2028"),
         (None, None),
         (Receipt | None, Receipt(Decimal("3"), NOON)),
+        (int, 2**64 - 1),
+        (Wallet, Wallet(-(2**63))),
+        (Decimal, Decimal(20 * 10**18)),
+        (str, "20000000000000000000"),
+        (float, 2e19),
     ],
 )
 def test_a_typed_result_is_the_same_for_the_duplicate(annotation: Any, result: Any) -> None:
@@ -610,6 +629,17 @@ def test_a_typed_result_is_the_same_for_the_duplicate(annotation: Any, result: A
         (Any, "a\x00b"),
         (Any, "x" * 1_000_001),
         (int, "not an int"),
+        # whole numbers of more than 64 bits, which would come back as floats that are near to them
+        (int, 20 * 10**18),
+        (int, -(2**63) - 1),
+        (int | float, 10**20),
+        (list[int], [1, 2**64]),
+        (dict[str, Decimal | int], {"wei": 20 * 10**18}),
+        (Wallet, Wallet(20 * 10**18)),
+        (list[Vault], [Vault(wallet=Wallet(1)), Vault(wallet=Wallet(20 * 10**18))]),
+        (Any, 20 * 10**18),
+        (Any, Wallet(20 * 10**18)),
+        (Any, [{"vault": Vault(wallet=Wallet(20 * 10**18))}]),
     ],
 )
 def test_a_result_that_would_come_back_as_another_is_not_recorded_and_told_without_its_text(
@@ -625,6 +655,7 @@ def test_a_result_that_would_come_back_as_another_is_not_recorded_and_told_witho
     [dropped] = [e for e in heard if e.name == "idempotency_result_dropped"]
     assert "s3cret" not in repr(dropped)
     assert "not an int" not in repr(dropped)
+    assert "0000" not in repr(dropped.facts["problem"])
 
 
 def test_an_iterator_reaches_the_first_caller_unread() -> None:
@@ -643,9 +674,16 @@ def test_what_cannot_be_run_once_is_refused_where_it_is_defined() -> None:
     async def async_generator() -> Any:
         yield 1
 
-    for wrong in (generator, async_generator, staticmethod(print), classmethod(print), Model):
+    class Reader:
+        def __call__(self, n: int) -> Any:
+            yield n
+
+    silent, read = functools.partial(int, "5"), functools.partial(Reader(), 5)
+    for wrong in (generator, async_generator, staticmethod(print), classmethod(print), Model, silent, read, Reader()):
         with pytest.raises(InvalidArgument):
             idempotent_task(store=MemoryStore())(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"what its parameters are\. Call it in a function of your own"):
+        idempotent_task(silent)
 
 
 def test_a_plain_function_that_returns_an_awaitable_has_not_succeeded() -> None:
@@ -677,6 +715,106 @@ def test_partials_and_callable_objects_are_functions_too() -> None:
     assert plain(2) == plain(2) == 6
     doubler = idempotent_task(store=MemoryStore())(Doubler())
     assert asyncio.run(_in_turn(doubler)) == [8, 8]
+
+
+def key_of(fn: Any, *args: Any, **kwargs: Any) -> str:
+    made: Any = idempotent_task(store=MemoryStore())(fn)
+    return str(made.idempotency_key(*args, **kwargs))
+
+
+def test_what_a_partial_binds_belongs_to_the_key_as_if_it_were_given_in_the_call(store: Store) -> None:  # T004-l
+    runs: list[tuple[str, int]] = []
+
+    def charge(account: str, cents: int, **more: str) -> str:
+        runs.append((account, cents))
+        return f"{account}: {cents} cents"
+
+    plain = idempotent_task(store=store)(charge)
+    by_place = [idempotent_task(store=store)(functools.partial(charge, name)) for name in ("ada", "bob")]
+    by_name = [idempotent_task(store=store)(functools.partial(charge, account=name)) for name in ("ada", "bob")]
+    assert [task(500) for task in by_place] == ["ada: 500 cents", "bob: 500 cents"]
+    assert [task(cents=500) for task in by_name] == [plain("ada", 500), plain("bob", 500)]
+    assert runs == [("ada", 500), ("bob", 500)]
+    twice = functools.partial(functools.partial(charge, "ada", note="a"), note="b")
+    keys = {key_of(functools.partial(charge, "ada", note=n), 5) for n in "ab"}
+    assert key_of(twice, cents=5) in keys
+    assert len(keys | {key_of(charge, "ada", 5)}) == 3
+
+
+def test_what_a_partial_binds_is_no_part_of_the_key_where_it_would_be_none_in_the_call() -> None:  # T004-l
+    class Till:
+        def take(self, cents: int, session: Any = None) -> int:
+            return cents
+
+    bound, given = functools.partial(Till.take, Till()), functools.partial(Till().take, session=None)
+    assert key_of(bound, 5) == key_of(given, cents=5) == key_of(Till.take, Till(), 5)
+
+
+class Clerk:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, order: int) -> str:
+        return f"{self.name} did {order}"
+
+    def do(self, order: int) -> str:
+        return self(order)
+
+
+def test_bound_methods_and_callable_objects_are_keyed_without_their_object_unless_they_have_names() -> None:  # T004-l
+    for shape in (lambda clerk: clerk, lambda clerk: clerk.do):
+        store = MemoryStore()
+        ada, bob = (idempotent_task(store=store)(shape(Clerk(name))) for name in ("ada", "bob"))
+        assert [ada(1), bob(1)] == ["ada did 1"] * 2
+        ada, bob = (idempotent_task(name=name, store=store)(shape(Clerk(name))) for name in ("ada", "bob"))
+        assert [ada(1), bob(1)] == ["ada did 1", "bob did 1"]
+
+
+# --- Two functions of one name ----------------------------------------------------------------------------------------
+
+
+def _made(region: Any, runs: Any, **options: Any) -> Callable[..., Any]:
+    @idempotent_task(**options)
+    def inner(n: int) -> Any:
+        runs.append(n)
+        return region
+
+    return inner
+
+
+def test_nested_functions_of_one_name_that_differ_in_what_they_enclose_are_warned_of() -> None:
+    store = MemoryStore()
+    first = _made("eu", [], store=store)
+    with pytest.warns(UserWarning, match=r"_made\.<locals>\.inner, and differ in 'region'.*name=") as told:
+        second = _made("us", [], store=store)
+    assert told[0].filename == __file__
+    assert (first(1), second(1)) == ("eu", "eu")  # which is what the warning says
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda s: (_made("eu", [], store=s), _made("eu", [], store=s)),
+        lambda s: (_made("eu", [], store=s), _made("us", [], store=MemoryStore())),
+        lambda s: (_made("eu", [], store=s), _made("us", [], name="us", store=s)),
+        lambda s: (_made("eu", [], store=s), _made("us", [], key=lambda n: f"us-{n}", store=s)),
+        lambda s: (_made(object(), [], store=s), _made(object(), [], store=s)),
+        lambda s: (_made("eu", [], store=s).__name__, _made("us", [], store=s)),
+    ],
+    ids=["the same again", "another store", "a name", "a key", "values that say nothing", "the first has gone"],
+)
+def test_nested_functions_that_are_rightly_made_again_are_not_warned_of(pair: Callable[[Store], Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pair(MemoryStore())
+
+
+def test_no_function_is_kept_alive_by_looking_for_others_of_its_name() -> None:
+    made = _made("eu", [], store=MemoryStore())
+    gone = weakref.ref(made.__wrapped__)  # type: ignore[attr-defined]
+    del made
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_coroutine_that_is_thrown_away_with_its_loop_frees_its_key() -> None:
@@ -791,6 +929,8 @@ def test_a_function_that_gives_the_store_is_asked_once_however_many_call_first()
 def test_lambdas_need_a_name() -> None:
     with pytest.raises(InvalidArgument, match="name"):
         idempotent_task(store=MemoryStore())(lambda: None)
+    with pytest.raises(InvalidArgument, match="name"):
+        idempotent_task(store=MemoryStore())(functools.partial(lambda n: n, 5))
 
 
 class Hiccup(MemoryStore):

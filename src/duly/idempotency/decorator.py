@@ -28,6 +28,7 @@ from duly.idempotency.results import Results
 from duly.idempotency.store import LOOK, End, Holding, Store, StoreBusy, store_finder
 from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
 from duly.idempotency.telling import Teller
+from duly.idempotency.twins import warn_of_twin
 from duly.jobs.run import is_unawaited
 from duly.jobs.task import Task, injected_parameters
 from duly.kernel.binding import instance_parameter, is_async
@@ -113,7 +114,8 @@ def idempotent_task(
 
     ``name``: what the key is about; default: the function's module and qualified name, the same in every process.
     ``key``: a function of the same arguments that gives the key, such as an order's number; the same key with other arguments
-    raises PayloadMismatch. Default: the canonical key of all arguments, defaults applied, ``self`` and what a worker injects left out.
+    raises PayloadMismatch. Default: the canonical key of all arguments, defaults applied, ``self`` and what a worker injects left out;
+    what a ``functools.partial`` binds belongs to it as if it were given in the call.
     ``store``: where reservations are kept, or a function that gives it at the first call; default: what ``set_default_store`` was
     given, which a Duly application does with its database.
     ``time_limit`` and ``margin`` (seconds): the lock outlives the longest body by the margin (T004-c); it is also renewed every
@@ -151,11 +153,19 @@ def idempotent_task(
         ("wait_timeout", wait_timeout),
     ):
         check_number(number, field, "seconds, more than 0", 0, 1e9, above=True)
+    for field, given, what in (
+        ("key", key, "of the same arguments that gives the key, such as lambda order: order"),
+        ("fallback", fallback, "that gives text for a value, such as str"),
+    ):
+        if given is not None and not callable(given):
+            raise InvalidArgument(field, f"is of type {type(given).__name__}.", f"Give a function {what}.")
     terms = Terms(timedelta(seconds=time_limit + margin), timedelta(seconds=heartbeat), keep)
     check_name(tenant, "tenant")
     task, body = (fn, fn.fn) if isinstance(fn, Task) else (None, fn)
     _checked(body, named=name is not None or task is not None)
     known = name or (task.name if task is not None else _name_of(body))
+    if name is None and task is None and key is None:
+        warn_of_twin(body, known, store)
     made = _wrapped(
         body,
         Options(known, key, store_finder(store), tenant, terms, on_duplicate, wait_timeout, on_store_error, fallback),
@@ -175,21 +185,45 @@ def _checked(fn: Any, named: bool) -> None:
             f"decorates a {type(fn).__name__}.",
             "Put it right above the function, below every other decorator.",
         )
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    inner, _, _ = unbound(fn)
+    called = (inner, getattr(type(inner), "__call__", None))  # noqa: B004 (the method itself is looked at)
+    if any(map(inspect.isgeneratorfunction, called)) or any(map(inspect.isasyncgenfunction, called)):
         raise InvalidArgument(
             "idempotent_task", "decorates a generator, whose body runs while it is read.", "Return a list."
         )
-    if not named and getattr(fn, "__name__", "") == "<lambda>":
+    if not named and getattr(inner, "__name__", "") == "<lambda>":
         raise InvalidArgument("name", "is needed: one lambda is called like the next.", "Give name=, or use def.")
+    try:
+        inspect.signature(inner)
+    except (TypeError, ValueError):
+        raise InvalidArgument(
+            "idempotent_task",
+            f"decorates {getattr(inner, '__name__', type(inner).__name__)}, which does not say what its parameters are.",
+            "Call it in a function of your own, and decorate that.",
+        ) from None
 
 
 # ------------------------------------------------------------------ what it is about
 
+#: What a partial has in the places that its calls fill (Python 3.14); equal to nothing before.
+_HOLE: Any = getattr(functools, "Placeholder", object())
+
+
+def unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The function within partials, and what these bind by position and by name. Of any other function itself, with nothing."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    while isinstance(fn, functools.partial):
+        given = iter(args)
+        args = (*(next(given, one) if one is _HOLE else one for one in fn.args), *given)
+        kwargs = {**fn.keywords, **kwargs}
+        fn = fn.func
+    return fn, args, kwargs
+
 
 def _name_of(fn: Callable[..., Any]) -> str:
     """Module and qualified name. A program that is run and imported elsewhere must not have two names."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
+    fn, _, _ = unbound(fn)
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     module = named.__module__
     if module == "__main__":
@@ -419,13 +453,15 @@ class _Body:
 
     def __init__(self, fn: Callable[..., Any], options: Options) -> None:
         self.fn, self.options = fn, options
-        self._signature = inspect.signature(fn)
-        instance = instance_parameter(fn)
+        #: The function within partials, and what these bind: it is part of each call.
+        inner, self._bound_args, self._bound_kwargs = unbound(fn)
+        self._signature = inspect.signature(inner)
+        instance = instance_parameter(inner)
         #: Not part of the key: what a worker fills in, and what a method belongs to (T004-l).
-        self._hidden = {*injected_parameters(fn), *([] if instance is None else [instance])}
-        self._first = next(iter(self._signature.parameters), None)
+        self._hidden = {*injected_parameters(inner), *([] if instance is None else [instance])}
+        self._first = next(iter(inspect.signature(fn).parameters), None)
         #: The parameter that is given a session whose commit is the effect's, be it a worker or a caller who gives it.
-        sessions = session_parameters(fn)
+        sessions = session_parameters(inner)
         self._session = next(iter(sessions), None)
         self._hidden.update(sessions)
         self.results = Results(fn)
@@ -445,10 +481,18 @@ class _Body:
             )
         return canonical_task_key(o.name, (chosen,), namespace="key", fallback=o.fallback), fingerprint
 
+    def _whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """A call as the function within partials gets it."""
+        if self._bound_args:
+            given = iter(args)
+            args = (*(next(given, one) if one is _HOLE else one for one in self._bound_args), *given)
+        return args, {**self._bound_kwargs, **kwargs} if self._bound_kwargs else kwargs
+
     def session(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the body is given as its session, if anything."""
         if self._session is None:
             return None
+        args, kwargs = self._whole(args, kwargs)
         if self._session in kwargs:
             return kwargs[self._session]
         return self._signature.bind(*args, **kwargs).arguments.get(self._session)
@@ -456,6 +500,7 @@ class _Body:
     def fingerprint(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: bool = False) -> str:
         """The canonical key of a call (R004-10)."""
         hidden = self._hidden | {self._first} if bound and self._first is not None else self._hidden
+        args, kwargs = self._whole(args, kwargs)
         return canonical_task_key(
             self.options.name,
             args,
