@@ -25,7 +25,7 @@ from duly.jobs.filter import JobFilter
 from duly.jobs.job import Enqueued, Job
 from duly.jobs.queues import QueueSettings
 from duly.jobs.session import borrowed
-from duly.jobs.task import Options, Task
+from duly.jobs.task import Options, Task, check_same
 from duly.jobs.worker import Worker
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument, UnknownTask
@@ -137,8 +137,8 @@ class Duly:
         "ignore"). Raises InvalidArgument for a name that is taken or a parameter that cannot be carried.
         """
         if callable(name):
-            return self._define(name, name.__name__, {})
-        return lambda fn: self._define(fn, name or fn.__name__, options)
+            return self._define(name, _named(name), {})
+        return lambda fn: self._define(fn, name or _named(fn), options)
 
     def _define(self, fn: Callable[..., Any], name: str, options: dict[str, Any]) -> Task[Any, Any]:
         if isinstance(fn, Task):
@@ -148,12 +148,8 @@ class Duly:
         except TypeError as error:
             raise InvalidArgument(f"task {name}", f"{error}.") from None
         known = self.engine.tasks.get(name)
-        if known is not None and (known.fn.__module__, known.fn.__qualname__) != (fn.__module__, fn.__qualname__):
-            raise InvalidArgument(
-                f"task {name}",
-                f"is defined twice: in {known.fn.__module__} and in {fn.__module__}.",
-                "Give one another name.",
-            )
+        if known is not None:
+            check_same(known.fn, fn, f"task {name}", "Give one another name.")
         self.engine.tasks[name] = made
         return made
 
@@ -522,6 +518,11 @@ class Duly:
     def _snapshot(self, fn: Callable[[Connection], R]) -> R:
         self.open()
         return self.db.snapshot(fn)
+
+
+def _named(fn: Any) -> str:
+    """The name of a function; of what has none the definition says that it is no function."""
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _offer_reservations(ref: weakref.ref[Duly]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from contract.hands import AT_ONCE, NOON, Hand, actions, attempts, audit, rows, wait_until, working
-from duly import INJECT, Backoff, Cancel, Context, Duly, Job, PermanentError, Retry, Snooze, Status
+from duly import INJECT, Backoff, Cancel, Context, Duly, InvalidArgument, Job, PermanentError, Retry, Snooze, Status
 from duly.testing import ManualClock, drain
 
 MICRO = timedelta(microseconds=1)
@@ -472,12 +474,46 @@ def test_ends_of_different_kinds_are_settled_by_one_statement(app: Duly) -> None
     ]
 
 
-def test_a_plain_function_that_returns_a_coroutine_is_told_its_mistake(app: Duly) -> None:
-    async def inner() -> None: ...
+async def never() -> None: ...
 
-    ident = app.task("X")(lambda: inner()).enqueue().job.id
+
+async def nobody_goes_through() -> AsyncIterator[int]:
+    yield 1
+
+
+@contextmanager
+def nobody_enters() -> Iterator[int]:
+    yield 1
+
+
+def hands_on(what: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: what()
+
+
+def hands_on_later(what: Callable[[], Any]) -> Callable[[], Any]:
+    async def later() -> Any:
+        return what()
+
+    return later
+
+
+@pytest.mark.parametrize("what", [never, nobody_goes_through, nobody_enters], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("how", [hands_on, hands_on_later], ids=lambda f: f.__name__)
+def test_a_handler_that_returns_work_instead_of_doing_it_has_not_succeeded(app: Duly, what: Any, how: Any) -> None:
+    ident = app.task("X")(how(what)).enqueue().job.id
     drain(app)
-    assert "define it with `async def`" in app.jobs.get(ident).error["message"]
+    job = app.jobs.get(ident)
+    assert (job.status, job.attempts) == (Status.FAILED, 1), "another attempt would be the same"
+    assert job.error["message"].startswith("task X returned an object of type ")
+    assert "async def" in job.error["message"]
+
+
+def test_a_function_whose_body_nobody_would_run_is_no_task(app: Duly) -> None:
+    for fn in (nobody_goes_through, functools.partial(hands_on, never), AT_ONCE):
+        with pytest.raises(InvalidArgument, match="task X: is an"):
+            app.task("X")(fn)  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgument, match="task partial: is an object of type partial, not a function"):
+        app.task(functools.partial(hands_on, never))
 
 
 # --- Timeouts ----------------------------------------------------------------------------------------------------------

@@ -132,7 +132,8 @@ VALUES: list[tuple[Any, Any]] = [
     (Money | None, Money(Decimal(1))),
     (int | str, "5"),
     (int | str, 5),
-    (int, 2**70),
+    (int, 2**64 - 1),
+    (int, -(2**63)),
     (float, 0.1),
     (bool, True),
     (str, "a\u2028b\U0001f600"),
@@ -289,6 +290,11 @@ class Marked(str):
     """A text that says of itself that it is safe."""
 
 
+@dataclasses.dataclass
+class Counted:
+    n: int
+
+
 class Opaque(Foreign):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -315,7 +321,7 @@ ROME = ZoneInfo("Europe/Rome")
         (NoEq | int, 5),
         (Union[list[int], set[int]], [3, 1]),  # noqa: UP007
         (Union[set[int], list[int]], [3, 1]),  # noqa: UP007
-        (set[int], {2**70, 2**71, 3}),
+        (set[int], {2**63, 2**62, 3}),
         (datetime | date, date(2026, 3, 2)),
         (datetime | date, datetime(2026, 3, 2)),
     ],
@@ -325,6 +331,29 @@ def test_an_argument_comes_back_whole(kind: Any, value: Any) -> None:
     back = one(kind, value)
     assert back == value
     assert type(back) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "path"),
+    [
+        (int, 2**64, "x"), (int, -(2**63) - 1, "x"), (int | None, 2**70, "x"), (list[int], [1, 2**70], "x[1]"),
+        (set[int], {2**70}, "x[0]"), (dict[str, int], {"a": 2**64}, "x.a"), (Counted, Counted(2**64), "x.n"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_whole_number_that_readers_of_json_would_round_is_refused_whatever_the_annotation(
+    kind: Any, value: Any, path: str
+) -> None:  # ADR 0011
+    with pytest.raises(InvalidPayload, match="integer of more than 64 bits") as caught:
+        one(kind, value)
+    assert caught.value.field == path
+
+
+def test_many_digits_that_are_no_whole_number_are_carried() -> None:
+    digits = "1" * 40
+    assert one(str, digits) == digits
+    assert one(Decimal, Decimal(digits)) == Decimal(digits)
+    assert one(list[float], [1.1111111111111111, 1e300]) == [1.1111111111111111, 1e300]
 
 
 def offsets(values: list[datetime]) -> list[timedelta | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -49,6 +49,49 @@ def test_two_functions_cannot_share_a_name_but_one_may_be_defined_again(app: Dul
     app.task("x")(plain)  # a module that is imported twice
     with pytest.raises(InvalidArgument, match="is defined twice"):
         app.task("x")(coroutine)
+
+
+def test_a_function_that_another_makes_anew_is_the_same_unless_it_knows_other_values(app: Duly) -> None:
+    def make(region: str, log: list[str]) -> Callable[..., Any]:
+        @app.task
+        def sync() -> None:
+            log.append(region)
+
+        return sync
+
+    log: list[str] = []
+    make("eu", log)
+    make("".join(["e", "u"]), log)  # equal, and another object
+    for region, other in (("us", log), ("eu", [])):
+        with pytest.raises(InvalidArgument, match=r"sync: is defined twice by .*make.<locals>.sync, with other values"):
+            make(region, other)
+
+
+def test_two_lambdas_are_two_functions(app: Duly) -> None:
+    for _ in range(2):
+        app.task("x")(lambda: 1)
+    with pytest.raises(InvalidArgument, match="is defined twice: by two lambdas"):
+        app.task("x")(lambda: 1)
+
+
+def test_a_session_is_of_the_kind_that_its_function_can_use(app: Duly) -> None:
+    async def waits(session: Session) -> None: ...
+
+    def blocks(session: AsyncSession) -> None: ...
+
+    def both(one: Session, other: Session) -> None: ...
+
+    for fn, match in ((waits, "is async, and session"), (blocks, "is a plain function, and session"), (both, "asks for two sessions, one and other")):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=match):
+            app.task("x")(fn)
+
+
+def test_what_the_worker_fills_in_may_be_annotated_as_optional() -> None:
+    def fn(n: int, job: Job | None = None, run: Optional[Context] = None, db: Session | None = None) -> None: ...  # noqa: UP045
+
+    task = Task("x", fn)
+    assert task.injected == {"job": "job", "run": "context", "db": "session"}
+    assert [p.name for p in task.codec.parameters] == ["n"]
 
 
 def test_an_unknown_task_is_told_with_the_known_ones(app: Duly) -> None:

@@ -63,7 +63,11 @@ class Codec:
         try:
             hints = get_type_hints(fn, include_extras=True)
         except NameError as error:
-            raise InvalidArgument(self.owner, f"has an annotation that cannot be resolved: {error}.") from None
+            raise InvalidArgument(
+                self.owner,
+                f"has an annotation that cannot be resolved: {error}.",
+                "Import it outside of `if TYPE_CHECKING:`: arguments are carried by their annotations.",
+            ) from None
         self.parameters: list[Parameter] = []
         self.rest: str | None = None
         visible: list[inspect.Parameter] = []

@@ -13,8 +13,10 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AsyncContextDecorator, ContextDecorator
 from contextvars import ContextVar
 from datetime import datetime
+from types import NoneType
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -42,6 +44,8 @@ INTERRUPTED: Mapping[str, OutcomeKind] = {
 MAX_ERROR = 4_000
 #: The outcome of a handler that returned None.
 NOTHING = Outcome(OutcomeKind.SUCCEEDED, "{}")
+#: What most handlers return, which is looked at no further.
+_VALUES = frozenset({NoneType, str, int, float, bool, dict, list, tuple})
 
 
 class CurrentJob(Protocol):
@@ -187,9 +191,12 @@ def _of_run() -> str | None:
 
 
 def is_unawaited(result: object) -> bool:
-    """Is it the awaitable of work that was never done? A coroutine is closed, so that nobody is warned of it later."""
+    """Is it the awaitable of work that was never done, an asynchronous generator or what `@contextmanager` makes of a function?
+
+    A coroutine is closed, so that nobody is warned of it later.
+    """
     if not inspect.isawaitable(result):
-        return False
+        return inspect.isasyncgen(result) or isinstance(result, ContextDecorator | AsyncContextDecorator)
     if inspect.iscoroutine(result):
         result.close()
     return True
@@ -223,10 +230,16 @@ def prepare(run: Run, worker: str) -> Arguments:
 
 
 def succeeded(run: Run, result: Any, limit: int) -> Outcome:
-    """The outcome of a handler that returned."""
+    """The outcome of a handler that returned. Raises PermanentError where it returned work instead of doing it."""
     context = run.context
     if result is None and context is None:
         return NOTHING
+    if type(result) not in _VALUES and is_unawaited(result):
+        name = run.task.name if run.task is not None else run.claimed.task
+        raise PermanentError(
+            f"task {name} returned an object of type {type(result).__name__}: work that nobody has done. "
+            "Await it, in a function defined with `async def`, or go through it, and return what comes of it"
+        )
     output, problem = encode_output(result, limit)
     error = None
     if problem is not None:
@@ -331,10 +344,5 @@ def clean(text: str) -> str:
 
 
 def call(task: Task[Any, Any], arguments: Arguments) -> Any:
-    """Call a plain handler. One that returns an awaitable by mistake is told so."""
-    result = task.fn(*arguments.args, **arguments.kwargs)
-    if is_unawaited(result):
-        raise PermanentError(
-            f"task {task.name} is a plain function but returned an awaitable; define it with `async def`"
-        )
-    return result
+    """Call a plain handler."""
+    return task.fn(*arguments.args, **arguments.kwargs)

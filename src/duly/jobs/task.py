@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from duly.jobs.codec import Codec
 from duly.jobs.job import Enqueued, Job
@@ -154,6 +155,10 @@ class Task(Generic[P, R]):
     def __post_init__(self) -> None:
         check_name(self.name, "task name")
         check_name(self.queue, "queue")
+        if not inspect.isroutine(self.fn):
+            raise InvalidArgument(
+                f"task {self.name}", f"is an object of type {type(self.fn).__name__}, not a function.", "Define a function that calls it."
+            )  # fmt: skip
         for name, low in (("priority", -(2**31)), ("max_attempts", 1)):
             value = getattr(self, name)
             if value is not None:
@@ -180,6 +185,7 @@ class Task(Generic[P, R]):
         elif not is_async and self.run_in == "loop":
             object.__setattr__(self, "run_in", "thread")
         injected = injected_parameters(self.fn)
+        check_callable(self.fn, f"task {self.name}", injected)
         if self.run_in == "process" and injected:
             raise InvalidArgument(
                 f"task {self.name}", "runs in a process, so it cannot be handed a session or a context."
@@ -288,6 +294,12 @@ def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:
         hints = {}
     for p in inspect.signature(fn).parameters.values():
         kind = hints.get(p.name)
+        if get_origin(kind) in (
+            Union,
+            UnionType,
+        ):  # ``job: Job | None = None``, for those who call the function themselves
+            others = [one for one in get_args(kind) if one is not NoneType]
+            kind = others[0] if len(others) == 1 else kind
         name = getattr(kind, "__name__", "")
         module = getattr(kind, "__module__", "")
         if module == "duly.jobs.run" and name == "Context":
@@ -301,3 +313,65 @@ def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:
         elif p.name == "session" and kind is None and p.default is p.empty:
             found[p.name] = "async_session" if inspect.iscoroutinefunction(fn) else "session"
     return found
+
+
+def check_callable(fn: Callable[..., Any], owner: str, injected: Mapping[str, str]) -> None:
+    """Refuse a function whose body would not run, or would not do what it says, though nothing raised.
+
+    ``owner``: how it is called in a refusal; ``injected``: as ``injected_parameters`` tells. Raises InvalidArgument.
+    """
+    if inspect.isasyncgenfunction(fn):
+        raise InvalidArgument(
+            owner, "is an asynchronous generator, which nobody would go through.", "Return a list instead of yielding."
+        )
+    sessions = [name for name, what in injected.items() if what.endswith("session")]
+    if len(sessions) > 1:
+        raise InvalidArgument(owner, f"asks for two sessions, {sessions[0]} and {sessions[1]}.", "Take one: a job has one transaction.")  # fmt: skip
+    for name in sessions:
+        if injected[name] == "session" and inspect.iscoroutinefunction(fn):
+            raise InvalidArgument(
+                owner,
+                f"is async, and {name} is annotated with a Session, whose calls would stop the event loop.",
+                "Annotate it with sqlalchemy.ext.asyncio.AsyncSession and await its calls, or make it a plain function.",
+            )
+        if injected[name] == "async_session" and not inspect.iscoroutinefunction(fn):
+            raise InvalidArgument(
+                owner,
+                f"is a plain function, and {name} is annotated with an AsyncSession, whose calls have to be awaited.",
+                "Annotate it with sqlalchemy.orm.Session, or define it with `async def`.",
+            )
+
+
+def check_same(known: Callable[..., Any], fn: Callable[..., Any], owner: str, remedy: str) -> None:
+    """Refuse another function under a name that is taken; the same one may be defined again, by a reload or a cell that is run again.
+
+    A function within a function may be made twice with other values around it, and jobs of the first would run the second.
+    Raises InvalidArgument.
+    """
+    if (known.__module__, known.__qualname__) != (fn.__module__, fn.__qualname__):
+        raise InvalidArgument(owner, f"is defined twice: in {known.__module__} and in {fn.__module__}.", remedy)
+    before, now = getattr(known, "__code__", None), getattr(fn, "__code__", None)
+    if before is None or now is None:
+        return
+    if before is now:
+        if not all(map(_alike, _around(known), _around(fn))):
+            raise InvalidArgument(
+                owner, f"is defined twice by {fn.__qualname__}, with other values around it: jobs of the first would run the second.", remedy
+            )  # fmt: skip
+    elif fn.__name__ == "<lambda>" and before.co_firstlineno != now.co_firstlineno:
+        raise InvalidArgument(owner, f"is defined twice: by two lambdas in {fn.__module__}.", remedy)
+
+
+def _around(fn: Any) -> list[Any]:
+    """What a function knows of the one that it was made in, and its defaults."""
+    out: list[Any] = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    for cell in fn.__closure__ or ():
+        try:
+            out.append(cell.cell_contents)
+        except ValueError:  # not given a value yet
+            out.append(None)
+    return out
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and isinstance(one, str | bytes | int | float) and one == other)

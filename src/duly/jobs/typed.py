@@ -11,6 +11,8 @@ compared with what was given, and refused where the mistake is. Annotations that
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections import abc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -58,6 +60,7 @@ _CONFIG = ConfigDict(
     protected_namespaces=(),
 )
 #: Texts in an encoding that make a closer look worth while (in a nested model, a float that is not finite becomes null).
+_MANY_DIGITS = re.compile(rb"[0-9]{19}")
 _SUSPECTS = (b"\\u0000", b"NaN", b"Infinity", b":null", b"[null", b",null")
 
 
@@ -161,6 +164,9 @@ class Typed:
             if suspect in encoded:
                 examine(self._plain(model, mode="json", by_alias=True, exclude_unset=True, warnings="none"), "")
                 break
+        if _MANY_DIGITS.search(encoded):
+            # whoever reads the input as JSON, and not by the annotations, reads a number near it
+            check_value(json.loads(encoded), "")
         check_size(len(encoded), limit, f"the input of {self.owner}")
 
     def _check(self, model: BaseModel, encoded: bytes, fields: Mapping[str, bool]) -> None:
