@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from duly.automations.controller import ACTOR
 from duly.automations.fence import Fence
@@ -31,7 +31,9 @@ from duly.jobs.job import Status as JobStatus
 from duly.jobs.run import LeaseLost, Settled, clean
 from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
+from duly.jobs.tables import job_keys
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument
+from duly.kernel.rooms import is_of_a_room, whose
 
 #: Audit action.
 TOOL_CALLED = "TOOL_CALLED"
@@ -104,6 +106,8 @@ class CallMaker:
         """Why a call is not made."""
         if asked.name not in allowed.names:
             return "this tool is not among those that you may call"
+        if is_of_a_room(asked.name):  # an automation may be older than the rule
+            return f"this is {whose(asked.name)}"
         if tool is None:
             return "this tool is not defined where this runs"
         if allowed.max_calls is not None and call.number > allowed.max_calls:
@@ -165,7 +169,8 @@ class CallMaker:
             job = self.engine.reader.get_many(connection, {call.job_id}).get(call.job_id)
             if job is None or job.status not in LIVE:
                 jobs.wait_for(connection, claimed.id, ())  # it may have been due before
-                event, result = of_job(job, self.engine.settings.max_payload)
+                ended = self._ended(connection, call.job_id) if job is None else None
+                event, result = of_job(job, self.engine.settings.max_payload, ended)
                 self.controller.store.touch(
                     connection, self.fence.session_id, self.fence.activation, last_activity_at=now
                 )
@@ -185,6 +190,12 @@ class CallMaker:
         if isinstance(came, Settlement):
             raise Settled(came)
         self._tell(session, call, came)
+
+    def _ended(self, connection: Connection, job_id: int) -> JobStatus | None:
+        """How a job ended whose row is gone: its key's row may know."""
+        known = select(job_keys.c.ended).where(job_keys.c.job_id == job_id, job_keys.c.ended.is_not(None))
+        ended = connection.execute(known).scalars().first()
+        return None if ended is None else JobStatus(ended)
 
     # ------------------------------------------------------------------ its end
 
@@ -213,7 +224,7 @@ class CallMaker:
 
     def _shown(self, name: str) -> str:
         """A tool's name for the trail; one that the model made up is something that it said."""
-        return name if self.tools.find(name) is not None else "(unknown)"
+        return name if is_of_a_room(name) or self.tools.find(name) is not None else "(unknown)"
 
 
 def result_text(value: Any, limit: int) -> str:
@@ -244,14 +255,18 @@ def failure(error: BaseException, timeout: float | None = None, undone: bool = F
     return f"failed: {type(error).__name__}: {clean(message)[:LONGEST_ERROR]}"
 
 
-def of_job(job: Job | None, limit: int) -> tuple[str, str]:
-    """(event, result) of a call whose job has ended; None where it was forgotten."""
+def of_job(job: Job | None, limit: int, ended: JobStatus | None = None) -> tuple[str, str]:
+    """(event, result) of a call whose job has ended; None where its row is gone. ``ended``: how it ended, as far as that is known all the same."""
+    if (ended if job is None else job.status) is JobStatus.CANCELLED:
+        return "fail", "failed: its job was cancelled"
     if job is None:
+        if ended is JobStatus.SUCCEEDED:
+            return "do", "done; its result is no longer kept"
+        if ended is JobStatus.FAILED:
+            return "fail", "failed; its error is no longer kept"
         return "fail", "failed: its job is not there any more, and nobody knows what came of it"
     if job.status is JobStatus.SUCCEEDED:
         return "do", result_text(job.output, limit)
-    if job.status is JobStatus.CANCELLED:
-        return "fail", "failed: its job was cancelled"
     error = job.error or {}
     words = f"{error.get('type', 'Error')}: {error.get('message', '')}"
     return "fail", f"failed: {clean(words)[:LONGEST_ERROR]}"

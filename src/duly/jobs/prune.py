@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, func, or_, select, update
+from sqlalchemy import Connection, delete, func, or_, select, text, update
 
 from duly.jobs.job import Status
 from duly.jobs.tables import attempts, job_keys, jobs, jobs_done
@@ -13,13 +13,30 @@ from duly.storage.database import Database
 
 #: Jobs removed in one transaction.
 PORTION = 1000
+#: Jobs that a session of an AI still waits for, ended or not: it may be paused for longer than jobs are kept. Rooms above this one are asked by
+#: the names of their tables, as any worker of the database prunes, whichever rooms its application has. Sessions that have not ended are few, and
+#: are found by partial indexes whose words these are; without any, this costs two looks at nothing.
+_AWAITED = """(
+SELECT c.job_id FROM ai_sessions s JOIN ai_calls c ON c.session_id = s.id
+WHERE s.status = 'active' AND c.status = 'waiting' AND c.job_id IS NOT NULL
+UNION ALL
+SELECT c.job_id FROM ai_sessions s JOIN ai_calls c ON c.session_id = s.id
+WHERE s.status IN ('queued', 'interrupted') AND c.status = 'waiting' AND c.job_id IS NOT NULL
+)"""
 
 
 def prune(db: Database, older_than: datetime, statuses: Sequence[Status] = (), dry_run: bool = False) -> int:
-    """Remove jobs that ended before an instant, with their attempts; children of a live parent stay. Keys stay (T002-p). Returns how many."""
+    """Remove jobs that ended before an instant, with their attempts. Keys stay (T002-p). Returns how many.
+
+    Children of a live parent stay, and so do jobs whose end a session of an AI has still to be told.
+    """
     alive = select(jobs.c.id).where(jobs.c.id == jobs_done.c.parent_id)
     # a parent that lives may still ask what became of its children
-    where = [jobs_done.c.finished_at < older_than, or_(jobs_done.c.parent_id.is_(None), ~alive.exists())]
+    where = [
+        jobs_done.c.finished_at < older_than,
+        or_(jobs_done.c.parent_id.is_(None), ~alive.exists()),
+        jobs_done.c.id.not_in(text(_AWAITED)),
+    ]
     if statuses:
         where.append(jobs_done.c.status.in_([str(s) for s in statuses]))
     if dry_run:
