@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from duly import Duly, PermanentError
@@ -26,6 +29,73 @@ def _refuse() -> None:
 
 
 # --- Answers -----------------------------------------------------------------------------------------------------------
+
+
+async def _later() -> int:
+    return 5
+
+
+async def _yields() -> Any:
+    yield 1
+
+
+async def _with_session(session: Session) -> int:
+    return 5
+
+
+def _plain_with_async_session(session: AsyncSession) -> int:
+    return 5
+
+
+class _Yields:
+    async def __call__(self) -> Any:
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (_yields, "is an asynchronous generator, which nobody would go through. Return a list"),
+        (functools.partial(_yields), "is an asynchronous generator"),
+        (_Yields(), "is an asynchronous generator"),
+        (lambda: _yields(), "answered with a async_generator, which is work that nobody has done. Go through it"),
+        (lambda session: _later(), "answered with a coroutine, which is work that nobody has done. Await it"),
+        (_with_session, "is async and asks for a Session, whose calls would stop the event loop. Annotate it with"),
+        (_plain_with_async_session, "is a plain function and asks for an AsyncSession, whose calls have to be awaited"),
+        (lambda: 20 * 10**18, "the result of type int cannot be stored: Integer exceeds 64-bit range"),
+        (lambda: [{"wei": 2**64}], "the result of type list cannot be stored: Integer exceeds 64-bit range"),
+    ],
+)
+def test_a_step_whose_work_would_not_be_done_fails_at_once_and_says_why(app: Duly, fn: Any, says: str) -> None:
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> None:
+        await ctx.step("a", fn)
+
+    run = w.start().job.id
+    drain(app)
+    assert state(app, run)[0] == "failed"
+    assert f"step a {says}" in state(app, run)[1] or f"step a: {says}" in state(app, run)[1]
+    assert app.workflows.history(run)[0].attempts == 1
+
+
+def test_a_step_that_yields_answers_with_a_list_and_does_its_work_on_a_thread(app: Duly) -> None:
+    where: list[bool] = []
+
+    def numbers(n: int) -> Iterator[int]:
+        where.append(threading.current_thread() is threading.main_thread())
+        yield from range(n)
+
+    def rows(session: Session) -> Iterator[Any]:
+        yield session.execute(text("SELECT 5")).scalar_one()
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> Any:
+        return [await ctx.step("numbers", numbers, 3), await ctx.step("rows", rows)]
+
+    run = w.start().job.id
+    drain(app)
+    assert state(app, run) == ("succeeded", [[0, 1, 2], [5]])
+    assert where == [False]
 
 
 def test_what_the_code_makes_of_an_answer_is_gone_when_it_is_run_again(app: Duly, clock: ManualClock) -> None:

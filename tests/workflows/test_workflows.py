@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from sqlalchemy import Connection, bindparam, text
@@ -18,7 +18,15 @@ from duly import Backoff, Duly, PermanentError
 from duly import Status as Status_
 from duly.jobs.prune import prune_expired
 from duly.jobs.store import FAR
-from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, NotFound, Retry, Snooze, WrongState
+from duly.kernel.errors import (
+    DatabaseUnavailable,
+    InvalidArgument,
+    InvalidPayload,
+    NotFound,
+    Retry,
+    Snooze,
+    WrongState,
+)
 from duly.storage.types import Instant
 from duly.testing import ManualClock, drain
 from duly.workflows import ChildFailed, Kind, Status, StepFailed, UnknownWorkflow, WaitTimedOut, WorkflowContext
@@ -867,6 +875,16 @@ def test_what_is_asked_for_wrongly_is_refused_by_the_field(app: Duly) -> None:
         @app.workflow("none")
         async def none() -> None: ...
 
+    with pytest.raises(InvalidArgument, match="Return a list"):
+
+        @app.workflow("generator")
+        async def generator(ctx: WorkflowContext) -> Any:
+            yield 1
+
+    for version in (0, 2**31, 10**12):
+        with pytest.raises(InvalidArgument, match=r"version: .* from 1 to 2,147,483,647"):
+            app.workflow("v", version=version)(w.fn)
+
 
 def test_a_scheduled_workflow_is_a_schedule_of_its_runs(app: Duly, clock: ManualClock) -> None:
     from duly import Every
@@ -1316,3 +1334,97 @@ def test_a_tree_of_any_size_is_cancelled_whole_and_numbers_that_no_run_has_are_n
             with pytest.raises(NotFound):
                 ask(number, "x") if ask == app.workflows.signal else ask(number)  # type: ignore[operator, call-arg]
     assert len(app.jobs.find(below=2**63)) == 50
+
+
+class Looks(Protocol):
+    run_id: int
+
+
+def test_a_workflow_whose_first_parameter_can_be_no_context_is_refused_where_it_is_defined(app: Duly) -> None:
+    kinds: list[Any] = [int, "int", str | None, list[str], dict, Duly, None]
+    for kind in kinds:
+
+        async def wrong(n: Any, other: int = 1) -> None: ...
+
+        wrong.__annotations__["n"] = kind
+        with pytest.raises(
+            InvalidArgument, match="workflow wrong: takes no context: its first parameter, n, .*ctx: WorkflowContext"
+        ):
+            app.workflow("wrong")(wrong)
+
+    rights: list[Any] = [WorkflowContext, "WorkflowContext", WorkflowContext | None, Any, object, Looks, TypeVar("T")]
+    for version, kind in enumerate(rights, 1):
+
+        async def right(n: Any) -> int:
+            return int(n.run_id)
+
+        right.__annotations__["n"] = kind
+        app.workflow("right", version=version)(right)
+
+    @app.workflow("bare")
+    async def bare(anything) -> int:  # type: ignore[no-untyped-def]
+        return int(anything.run_id)
+
+    run = bare.start().job.id
+    drain(app)
+    assert state(app, run) == ("succeeded", run)
+
+
+def test_a_run_made_with_a_whole_number_of_more_than_64_bits_is_refused_at_once(app: Duly) -> None:
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext, n: int) -> str:
+        return str(n)
+
+    @app.workflow("parent")
+    async def parent(ctx: WorkflowContext) -> Any:
+        return await ctx.enqueue(w, n=20 * 10**18)
+
+    for start in (
+        lambda: w.start(20 * 10**18),
+        lambda: app.workflows.start("w", {"n": 20 * 10**18}),
+        lambda: app.enqueue("ENGINE_RUN", {"workflow": "w", "input": {"n": 20 * 10**18}}),
+    ):
+        with pytest.raises(InvalidPayload, match="n: is an integer of more than 64 bits"):
+            start()
+    fits, child = w.start(2**64 - 1).job.id, parent.start().job.id
+    drain(app)
+    assert state(app, fits) == ("succeeded", "18446744073709551615")
+    assert state(app, child)[0] == "failed"
+    assert "n: is an integer of more than 64 bits" in state(app, child)[1]
+
+
+def test_a_run_that_holds_a_number_too_long_from_before_fails_at_once_and_in_words(app: Duly) -> None:
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext, n: int) -> str:
+        return str(n)
+
+    run = w.start(1).job.id
+    input = f'{{"workflow": "w", "input": {{"n": {20 * 10**18}}}}}'
+    made = "CAST(:i AS JSONB)" if app.db.name == "postgresql" else ":i"
+    app.db.write(lambda c: c.execute(text(f"UPDATE jobs SET input = {made} WHERE id = :id"), {"i": input, "id": run}))
+    drain(app)
+    assert state(app, run)[0] == "failed"
+    assert app.workflows.get(run).attempts == 1
+    assert "input: cannot be carried: Integer exceeds 64-bit range. Send long integers as text." in state(app, run)[1]
+
+
+def test_a_run_that_answers_with_work_that_nobody_has_done_fails_in_words_and_is_undone(
+    app: Duly, calls: Calls
+) -> None:
+    async def later() -> int:
+        return 5
+
+    async def numbers() -> Any:
+        yield 1
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext, kind: str) -> Any:
+        await ctx.using(compensate=lambda _: calls(f"undo {kind}")).step("a", lambda: 1)
+        return {"coroutine": later, "generator": numbers, "pending": lambda: ctx.step("b", lambda: 2)}[kind]()
+
+    runs = {kind: w.start(kind).job.id for kind in ("coroutine", "generator", "pending")}
+    drain(app)
+    for kind, told in (("coroutine", "coroutine"), ("generator", "async_generator"), ("pending", "Pending")):
+        assert state(app, runs[kind])[0] == "failed"
+        assert f"workflow w answered with a {told}, which is work that nobody has done" in state(app, runs[kind])[1]
+    assert sorted(calls.made) == ["undo coroutine", "undo generator", "undo pending"]

@@ -38,7 +38,7 @@ from duly.workflows.context import Interrupted, Suspended, Wanted, WorkflowConte
 from duly.workflows.plan import Facts, check_all_asked_for, cut_short, failed_attempt, left_behind, look, wakes
 from duly.workflows.step import LIFECYCLE, Kind, Status, Step
 from duly.workflows.store import Kept, WorkflowStore
-from duly.workflows.values import encoded
+from duly.workflows.values import calling, check_done, check_step, encoded
 
 
 class WorkflowFailed(PermanentError):
@@ -125,6 +125,7 @@ class Advance:
             answer = await code(ctx, *arguments.args, **arguments.kwargs)
             if ctx._over is not None:  # the code has swallowed it
                 raise ctx._over
+            check_done(answer, f"workflow {kept.workflow}")
         except BaseException as raised:
             error = raised
             if ctx._over is not None:
@@ -325,6 +326,7 @@ class Advance:
         assert w.of is not None
         session, began = session_parameter(w.of), time.monotonic()
         try:
+            check_step(w.of, w.name, None if session is None else session[1])
             if session is not None:
                 done = await self._with_session(w, step, began, *session)
                 self._got_on()
@@ -332,7 +334,7 @@ class Advance:
                 return
             assert w.fn is not None
             with within(self, w.name):
-                answer = await called(w.fn, w.of, w.timeout)
+                answer = await called(calling(w.fn, w.name, None), w.of, w.timeout)
             make = partial(_ended, step, encoded(answer, w.name, self.engine.settings.max_payload))
         except (DatabaseError, LeaseLost, Cancel, GeneratorExit):
             raise
@@ -352,7 +354,7 @@ class Advance:
             return self._put_on_record(connection, partial(_ended, step, text), began)
 
         with within(self, w.name):
-            return await with_session(self.db, w.fn, parameter, kind, w.timeout, record)
+            return await with_session(self.db, calling(w.fn, w.name, kind), parameter, kind, w.timeout, record)
 
     # ------------------------------------------------------------------ failure
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from duly.jobs.codec import encode_output
+from duly.kernel.binding import is_async
 from duly.kernel.errors import InvalidPayload, PermanentError
 
 if TYPE_CHECKING:
@@ -20,12 +21,58 @@ def encoded(value: Any, name: str, limit: int) -> str | None:
     """JSON text of an answer; None stays None. Raises PermanentError where it cannot be kept: calling the step again would not help."""
     if value is None:
         return None
+    check_done(value, f"step {name}")
     text, problem = encode_output(value, limit)
     if text is None:
         raise PermanentError(f"step {name}: {problem}")
     if "null" in text and not _is_finite(value):
         raise PermanentError(f"step {name}: the result holds a number that is not finite, which JSON cannot carry")
     return text
+
+
+def check_done(value: Any, who: str) -> None:
+    """Refuse an answer that is work which nobody has done. Raises PermanentError; a coroutine is closed, so that nobody is warned of it."""
+    if not (inspect.isawaitable(value) or inspect.isasyncgen(value)):
+        return
+    if inspect.iscoroutine(value):
+        value.close()
+    remedy = (
+        "Go through it, and return a list" if inspect.isasyncgen(value) else "Await it, and return what comes of it"
+    )
+    raise PermanentError(f"{who} answered with a {type(value).__name__}, which is work that nobody has done. {remedy}.")
+
+
+def check_step(fn: Callable[..., Any], name: str, session: str | None) -> None:
+    """Refuse a function that cannot be called as a step. ``session``: the kind that it asks for. Raises PermanentError."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if any(map(inspect.isasyncgenfunction, (inner, getattr(type(inner), "__call__", None)))):  # noqa: B004 (the method itself)
+        raise PermanentError(
+            f"step {name} is an asynchronous generator, which nobody would go through. Return a list instead of yielding."
+        )
+    if session == "session" and is_async(fn):
+        raise PermanentError(
+            f"step {name} is async and asks for a Session, whose calls would stop the event loop. Annotate it with "
+            "sqlalchemy.ext.asyncio.AsyncSession and await its calls, or make it a plain function."
+        )
+
+
+def calling(fn: Callable[..., Any], name: str, session: str | None) -> Callable[..., Any]:
+    """A step's function whose answer can be dealt with: a generator's body runs here, on the thread that it was called on."""
+
+    def call(**more: Any) -> Any:
+        answer = fn(**more)
+        if inspect.isgenerator(answer):
+            return list(answer)
+        if session == "async_session" and not inspect.isawaitable(answer):
+            raise PermanentError(
+                f"step {name} is a plain function and asks for an AsyncSession, whose calls have to be awaited. Annotate it with "
+                "sqlalchemy.orm.Session, or define it with `async def`."
+            )
+        return answer
+
+    return call
 
 
 def _is_finite(value: Any) -> bool:

@@ -6,14 +6,15 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
 from duly.jobs.codec import Arguments, Codec
 from duly.jobs.job import Enqueued
 from duly.jobs.task import Options, _options
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, InvalidPayload
 from duly.kernel.payload import check_name, check_whole
 from duly.workflows import ENGINE_RUN
 
@@ -45,8 +46,14 @@ class Workflow:
 
     def __post_init__(self) -> None:
         check_name(self.name, "workflow name")
-        check_whole(self.version, "version")
+        check_whole(self.version, "version", 1, 2**31 - 1)
         check_name(self.queue, "queue")
+        if inspect.isasyncgenfunction(self.fn):
+            raise InvalidArgument(
+                f"workflow {self.name}",
+                "is an asynchronous generator, which nobody would go through.",
+                "Return a list instead of yielding.",
+            )
         if not inspect.iscoroutinefunction(self.fn):
             raise InvalidArgument(f"workflow {self.name}", "is not an async function.", "Define it with `async def`.")
         parameters = list(inspect.signature(self.fn).parameters.values())
@@ -57,6 +64,12 @@ class Workflow:
             raise InvalidArgument(
                 f"workflow {self.name}", "takes no context.", "Let its first parameter be `ctx: WorkflowContext`."
             )
+        if not _takes_context(self.fn, parameters[0].name):
+            raise InvalidArgument(
+                f"workflow {self.name}",
+                f"takes no context: its first parameter, {parameters[0].name}, is annotated as something else.",
+                "Let its first parameter be `ctx: WorkflowContext`.",
+            )
         object.__setattr__(self, "codec", Codec(self.fn, self.name, {parameters[0].name: "ctx"}, "workflow"))
         for attribute in functools.WRAPPER_ASSIGNMENTS:
             if hasattr(self.fn, attribute):
@@ -64,7 +77,11 @@ class Workflow:
 
     def decode(self, input: Any) -> Arguments:
         """A run's input as arguments. Raises InvalidArgument where it no longer fits the function."""
-        return self.codec.decode(orjson.dumps(input).decode())
+        try:
+            text = orjson.dumps(input).decode()
+        except TypeError as error:  # of a run that was made before such numbers were refused
+            raise InvalidPayload("input", f"cannot be carried: {error}.", "Send long integers as text.") from None
+        return self.codec.decode(text)
 
     def start(self, *args: Any, **kwargs: Any) -> Enqueued:
         """Make a run with these arguments, typed as the function's. Returns (job, created); the job is the run.
@@ -111,6 +128,26 @@ class WorkflowCall:
                 f"workflow {self.task.name}", "belongs to no application.", "Define it with @app.workflow."
             )
         return self.task.door
+
+
+def _takes_context(fn: Callable[..., Any], parameter: str) -> bool:
+    """Can a parameter be a WorkflowContext? Without an annotation, or with one that says little (a protocol, a type variable), it can."""
+    try:
+        kind = get_type_hints(fn).get(parameter, Any)
+    except (NameError, TypeError):  # the codec says so of an annotation that cannot be resolved
+        return True
+    return _can_be_context(kind)
+
+
+def _can_be_context(kind: Any) -> bool:
+    from duly.workflows.context import WorkflowContext
+
+    if get_origin(kind) in (Union, UnionType):
+        return any(map(_can_be_context, get_args(kind)))
+    kind = get_origin(kind) or kind
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    return issubclass(WorkflowContext, kind) or issubclass(kind, WorkflowContext)
 
 
 def run_input(workflow: str, encoded: str, version: int | None = None) -> str:
