@@ -68,19 +68,44 @@ class Threads:
     """Up to ``size`` daemon threads that run calls in order. Unlike an executor's, they never hold up the exit of the program."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._started, self._idle = size, 0, 0
+        self._size, self._started = size, 0
+        #: So many threads are at rest; below zero, so many calls wait for one.
+        self._idle = 0
         self._calls: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
-    def submit(self, fn: Callable[..., None], *args: Any) -> None:
-        """Run ``fn(*args)`` on a thread. ``fn`` must not raise."""
+    def submit(self, fn: Callable[..., None], *args: Any) -> bool:
+        """Run ``fn(*args)`` on a thread. ``fn`` must not raise.
+
+        False where a thread should have been started for it and the system gives none now: then one of the others takes it
+        when it is free. Raises RuntimeError, and runs nothing, where there are no others.
+        """
+        started = True
         with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-            elif self._started < self._size:
-                self._started += 1
-                threading.Thread(target=self._run, name=f"duly-handler-{self._started}", daemon=True).start()
+            if self._idle < 1:
+                started = self._start(1)
+            self._idle -= 1
         self._calls.put((fn, args))
+        return started
+
+    def grow(self) -> bool:
+        """Start threads for calls that wait for one, up to the size. False where the system gives none."""
+        with self._lock:
+            return self._start(0)
+
+    def _start(self, idle: int) -> bool:
+        """Start threads until so many are at rest, up to the size."""
+        while self._idle < idle and self._started < self._size:
+            name = f"duly-handler-{self._started + 1}"
+            try:
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+            except RuntimeError:
+                if not self._started:
+                    raise
+                return False
+            self._started += 1
+            self._idle += 1
+        return True
 
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:

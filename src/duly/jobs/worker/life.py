@@ -191,6 +191,8 @@ class Worker(Settling):
         out = [f"{x.name}: {x.problem}" for x in self.loops if not x.ready]
         if self.house.stalled:
             out.append(self.house.stalled)
+        if self._thread_problem:
+            out.append(f"threads: {self._thread_problem}")
         return out
 
     @property

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from duly.jobs.codec import Arguments
 from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, call, failed, prepare, refused, succeeded
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Seconds for which handlers that never wait may follow one another in one turn of the loop.
@@ -29,6 +30,8 @@ LEND = 0.0004
 _WRITTEN = Outcome(OutcomeKind.SNOOZED)
 #: A process for handlers that has not begun after so many seconds, imports included, is taken for hung.
 STARTS_WITHIN = 60.0
+#: Seconds after which it is tried again to start a thread, where the system gave none.
+THREADS_AGAIN = 1.0
 
 
 class Running(Accounts):
@@ -79,13 +82,59 @@ class Running(Accounts):
             asyncio.Task(self._serve(run, task), loop=self._loop, name="duly handler", context=self._context.copy())
         else:
             self._begin(run, task)
+            if task.timeout is not None:
+                run.deadline = math.inf  # until a thread has it: the wait for one is not the handler's time
             if task.run_in == "thread":
                 run.cancel_event()
-                self._threads.submit(self._context.copy().run, self._run_thread, run, task)
+                self._submit(run, self._context.copy().run, self._run_thread, run, task)
             else:
-                if task.timeout is not None:
-                    run.deadline += STARTS_WITHIN  # until its process says that it has begun
-                self._threads.submit(self._run_process, run, task)
+                self._submit(run, self._run_process, run, task)
+
+    def _submit(self, run: Run, fn: Callable[..., None], *args: Any, last: bool = False) -> None:
+        """Hand a run to a thread. Where there is none and none can be made, it keeps its slot for a moment, is tried once more
+        (``last``), and is given back: so a worker without threads does not claim the same jobs without a pause."""
+        assert self._loop is not None
+        if run.reason is not None:
+            self._end(run, Outcome(INTERRUPTED[run.reason]))
+            return
+        try:
+            started = self._threads.submit(fn, *args)
+        except RuntimeError as error:
+            self._no_thread(brief(error))
+            if last:
+                self._end(run, Outcome(OutcomeKind.RELEASED))
+            else:
+                self._loop.call_later(THREADS_AGAIN, partial(self._submit, run, fn, *args, last=True))
+            return
+        if not started:
+            self._no_thread("the system gives no more threads")
+        elif self._thread_problem:
+            self._grow()
+
+    def _no_thread(self, problem: str) -> None:
+        """Tell it once, and try now and then until there are threads for all that wait."""
+        assert self._loop is not None
+        if self._thread_problem:
+            return
+        self._thread_problem = problem
+        self.emitter.emit("loop_failed", "error", loop="threads", error=problem, failures=1)
+        self._loop.call_later(THREADS_AGAIN, self._grow_again)
+
+    def _grow(self) -> bool:
+        """Start the threads that calls wait for, if that is possible now."""
+        try:
+            if not self._threads.grow():
+                return False
+        except RuntimeError:
+            return False
+        self._thread_problem = ""
+        self.emitter.emit("loop_recovered", "info", loop="threads", failures=1)
+        return True
+
+    def _grow_again(self) -> None:
+        assert self._loop is not None
+        if self._thread_problem and not self._grow():
+            self._loop.call_later(THREADS_AGAIN, self._grow_again)
 
     def _new_turn(self) -> None:
         """From here to the loop's next turn, handlers that never wait may follow one another for a slice of time."""
@@ -178,6 +227,10 @@ class Running(Accounts):
         return failed(run, error, self.clock.now()) if inside else refused(error, self.clock.now())
 
     def _run_thread(self, run: Run, task: Task[Any, Any]) -> None:
+        if self._unwanted(run):
+            return
+        if task.timeout is not None:
+            self._begun(run)
         CURRENT.set(run)  # this context is the run's own
         try:
             arguments = prepare(run, self.name)
@@ -194,7 +247,11 @@ class Running(Accounts):
     def _run_process(self, run: Run, task: Task[Any, Any]) -> None:
         from duly.jobs import processes
 
+        if self._unwanted(run):
+            return
         child = None
+        if task.timeout is not None:
+            run.deadline = time.monotonic() + task.timeout + STARTS_WITHIN  # until its process says that it has begun
         try:
             with self._lock:
                 if self._children is None:
@@ -226,8 +283,15 @@ class Running(Accounts):
                 children.put(child)
         self._end_soon(run, outcome)
 
+    def _unwanted(self, run: Run) -> bool:
+        """Has it been interrupted while it waited for a thread? Then this is its end."""
+        if run.reason is None:
+            return False
+        self._end_soon(run, Outcome(INTERRUPTED[run.reason]))
+        return True
+
     def _begun(self, run: Run) -> None:
-        """The handler begins now, in its process: the time that the process took to start is not the handler's."""
+        """The handler begins now: the time that its thread or its process took to come is not the handler's."""
         if run.task is not None and run.task.timeout is not None:
             run.deadline = time.monotonic() + run.task.timeout
 

@@ -109,6 +109,8 @@ class WorkerState:
         self._batches, self._waited_at = 0, -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
+        #: Why there are fewer threads than are wanted, until there are enough.
+        self._thread_problem = ""
         self._children: Children | None = None  # made for the first handler in a process
         self._dice = random.Random()  # noqa: S311
         self._stopped: asyncio.Event | None = None
