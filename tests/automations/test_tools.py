@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
-from sqlalchemy import text
+from sqlalchemy import text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -19,7 +21,9 @@ from duly.automations.calls import INTERRUPTED, bounded, failure, result_text
 from duly.automations.protocol import FINISH
 from duly.automations.providers.base import ToolCall
 from duly.automations.session import CallStatus, SessionEndReason, Status
+from duly.automations.tables import automations
 from duly.kernel.errors import InvalidArgument
+from duly.rounds import Rounds
 from duly.testing import ManualClock, drain
 
 
@@ -121,6 +125,22 @@ def test_what_can_be_no_tool_is_refused_where_it_is_registered(room: Room) -> No
         room.tools.add(lambda: 1, name="x")
 
 
+def test_what_would_never_be_done_is_refused_where_it_is_registered(room: Room) -> None:
+    async def stream(n: int) -> Any:
+        yield n
+
+    async def blocking(session: Session) -> None: ...
+
+    def unheard(session: AsyncSession) -> None: ...
+
+    for fn, said in ((stream, "asynchronous generator"), (blocking, "AsyncSession"), (unheard, "async def")):
+        with pytest.raises(InvalidArgument) as caught:
+            room.door.tool(fn)
+        assert caught.value.field == f"tool {fn.__name__}"
+        assert said in str(caught.value)
+    assert room.tools.names() == []
+
+
 # --- what it may call --------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +161,61 @@ def test_a_tool_that_is_not_on_the_list_is_not_called_and_that_is_on_record(room
         {"tool": "(unknown)", "number": 3, "status": "refused"},
     ]
     assert room.session(ident).calls == 0
+
+
+@pytest.mark.parametrize("name", ["AI_SESSION", "PUBLISH", "ig_first_comment", "ROUNDS_PLAN", "ROUNDS_NOTIFY_EMAIL"])
+def test_a_task_whose_jobs_a_room_makes_itself_is_no_tool(room: Room, name: str) -> None:
+    given = {"name": "brief", "prompt": "Do it.", "tools": ["EMAIL_SEND", name]}
+    plain = room.door.create({**given, "tools": ["EMAIL_SEND", "ENGINE_RUN"]})
+    written = replace(plain.definition, name="other", tools=("EMAIL_SEND", name))
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        ("tools[1]", lambda: room.door.create({**given, "name": "other"})),
+        ("tools[1]", lambda: room.door.create(written)),
+        ("tools[1]", lambda: room.door.ensure(given)),
+        ("tools[1]", lambda: room.door.update("brief", {"tools": given["tools"]})),
+        ("tools[1]", lambda: room.door.update("brief", written)),
+        ("tools[1]", lambda: room.door.chat(tools=["EMAIL_SEND", name])),
+        ("name", lambda: room.tools.add_task(name)),
+        ("name", lambda: room.tools.add(lambda: 1, name=name)),
+    ]
+    for field, attempt in attempts:
+        with pytest.raises(InvalidArgument) as caught:
+            attempt()
+        assert (caught.value.field, caught.value.problem) == (
+            field,
+            f"is {name}, whose jobs a room of Duly makes itself.",
+        )
+    assert [a.definition.tools for a in room.door.list()] == [("EMAIL_SEND", "ENGINE_RUN")]
+
+
+def test_an_automation_that_was_made_with_a_rooms_task_cannot_call_it(room: Room) -> None:
+    rounds = Rounds(room.app)
+    rounds.groups.add("readers", "Europe/Rome", tenant="another")
+    given = {"name": "old", "prompt": "Do it.", "provider": "model", "tools": ["GHOST"]}
+    old = room.door.create(given)
+    room.db.write(lambda c: c.execute(update(automations).values(tools=["ROUNDS_PLAN", "ROUNDS_NOTIFY_LOG"])))
+    room.model.answers = [
+        says("", call("ROUNDS_PLAN"), call("ROUNDS_NOTIFY_LOG", round=1, member=1)),
+        finish(),
+    ]
+    session = room.door.run(old.id).session
+    room.drain()
+    calls = room.calls(session.id)
+    assert [(c.status, c.result, c.job_id) for c in calls] == [
+        (CallStatus.REFUSED, f"refused: this is {name}, whose jobs a room of Duly makes itself", None)
+        for name in ("ROUNDS_PLAN", "ROUNDS_NOTIFY_LOG")
+    ]
+    assert room.app.jobs.find(task="ROUNDS_PLAN") == []
+    assert rounds.list() == []
+    # the model is not told of it, and people are
+    assert [spec.name for spec in room.model.questions[0].tools] == [FINISH]
+    notes = room.door.notes(room.door.get("old"))
+    assert notes[0] == "ROUNDS_PLAN is a task whose jobs a room of Duly makes itself: a call of it is refused"
+    # what is changed of it besides is no matter of its tools
+    assert room.door.update("old", {"prompt": "Do something else."}).definition.tools == (
+        "ROUNDS_PLAN",
+        "ROUNDS_NOTIFY_LOG",
+    )
 
 
 def test_wrong_arguments_are_told_with_the_field_and_call_nothing(room: Room) -> None:
@@ -225,6 +300,40 @@ def test_what_a_tool_raises_is_its_result_and_the_model_goes_on(room: Room) -> N
         "failed: CancelledError: ",
     ]  # fmt: skip
     assert [c.status for c in room.calls(ident)] == [CallStatus.FAILED] * 5
+
+
+def test_work_that_a_tool_returns_instead_of_doing_it_is_not_done(ledger: Room) -> None:
+    async def later() -> str:
+        return "too late"
+
+    async def stream() -> Any:
+        yield 1
+
+    @contextmanager
+    def around() -> Any:
+        yield 1
+
+    @ledger.tools.tool
+    async def coroutine() -> Any:
+        return later()
+
+    @ledger.tools.tool
+    def with_session(session: Session) -> Any:
+        session.execute(insert("rolled back"))
+        return later()
+
+    ledger.tools.add(lambda: stream(), name="stream")
+    ledger.tools.add(lambda: around(), name="around")
+    ledger.tools.add(lambda: later(), name="awaited")
+    names = ["coroutine", "with_session", "stream", "around", "awaited"]
+    ident = run(ledger, *[call(name) for name in names], tools=names)
+    *undone, awaited = ledger.calls(ident)
+    assert [c.status for c in undone] == [CallStatus.FAILED] * 4
+    for made in undone:
+        assert made.result is not None
+        assert "work that nobody has done" in made.result
+    assert (awaited.status, awaited.result) == (CallStatus.DONE, '"too late"')
+    assert effects(ledger) == []
 
 
 def test_a_tool_that_takes_too_long_fails(room: Room) -> None:

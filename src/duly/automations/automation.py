@@ -17,6 +17,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import Schedule, schedule_from_json
 from duly.kernel.recurrence.reading import quoted, read_duration
+from duly.kernel.rooms import check_task
 
 #: Sessions whose ids an automation keeps (R001-22).
 HISTORY = 50
@@ -117,6 +118,7 @@ def read_definition(value: Mapping[str, Any], base: Definition | None = None) ->
     for name in ("triggers", "tools"):
         if name in value:
             given[name] = _names(value[name], name)
+    check_tools(given.get("tools", ()))
     if "dismiss_older_instances" in value:
         if not isinstance(value["dismiss_older_instances"], bool):
             raise InvalidArgument(
@@ -191,6 +193,12 @@ def read_limits(value: object, base: Limits = Limits()) -> Limits:
                                   + (", whole" if whole else "") + (" and at most 10000." if counted else "."))  # fmt: skip
         given[name] = most
     return replace(base, **given)
+
+
+def check_tools(names: Sequence[str]) -> None:
+    """Refuse tasks whose jobs a room makes itself, whose effects may reach other tenants. Raises InvalidArgument with the place in ``tools``."""
+    for place, name in enumerate(names):
+        check_task(name, f"tools[{place}]")
 
 
 def limits_json(limits: Limits) -> dict[str, Any]:

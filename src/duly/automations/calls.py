@@ -28,7 +28,7 @@ from duly.jobs.calling import called, own, with_session
 from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import LIVE, Job
 from duly.jobs.job import Status as JobStatus
-from duly.jobs.run import LeaseLost, Settled, clean
+from duly.jobs.run import LeaseLost, Settled, clean, is_unawaited
 from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
 from duly.jobs.tables import job_keys
@@ -126,7 +126,7 @@ class CallMaker:
             def record(connection: Connection, answer: Any) -> None:
                 now = self.db.present(connection)
                 self.fence.hold(connection, last_activity_at=now, calls=session.calls + 1)
-                self._closed(connection, now, session, call, after, "do", result_text(answer, limit))
+                self._closed(connection, now, session, call, after, "do", result_text(finished(answer), limit))
 
             try:
                 await with_session(self.db, fn, *tool.session, tool.timeout, record)
@@ -148,7 +148,7 @@ class CallMaker:
         event = "do"
         try:
             async with asyncio.timeout(tool.timeout):
-                result = result_text(await called(fn, tool.fn, None), limit)
+                result = result_text(finished(await called(fn, tool.fn, None)), limit)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -225,6 +225,13 @@ class CallMaker:
     def _shown(self, name: str) -> str:
         """A tool's name for the trail; one that the model made up is something that it said."""
         return name if is_of_a_room(name) or self.tools.find(name) is not None else "(unknown)"
+
+
+def finished(answer: Any) -> Any:
+    """What a tool answered. Raises TypeError for work that it returned instead of doing it: the model must not be told that it is done."""
+    if is_unawaited(answer):
+        raise TypeError(f"it returned an object of type {type(answer).__name__}: work that nobody has done")
+    return answer
 
 
 def result_text(value: Any, limit: int) -> str:

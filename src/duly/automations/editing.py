@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
-from duly.automations.automation import Automation, Definition, read_definition
+from duly.automations.automation import Automation, Definition, check_tools, read_definition
 from duly.automations.controller import Pass
 from duly.automations.definitions import name_taken
 from duly.automations.ground import Ground
@@ -24,6 +24,12 @@ ENABLED, DISABLED = "AUTOMATION_ENABLED", "AUTOMATION_DISABLED"
 class Editing(Ground):
     """The definitions of automations."""
 
+    def _definition(self, said: Definition | Mapping[str, Any], base: Definition | None = None) -> Definition:
+        if not isinstance(said, Definition):
+            return read_definition(said, base)
+        check_tools(said.tools)
+        return said
+
     def create(
         self, definition: Definition | Mapping[str, Any], *, enabled: bool = True, tenant: str | None = None, actor: str = "code"
     ) -> Automation:  # fmt: skip
@@ -31,7 +37,7 @@ class Editing(Ground):
 
         Raises InvalidArgument naming the field, also for a name that is taken.
         """
-        d = definition if isinstance(definition, Definition) else read_definition(definition)
+        d = self._definition(definition)
         where = self._tenant(tenant)
 
         def act(c: Connection) -> Automation:
@@ -48,7 +54,7 @@ class Editing(Ground):
         self, definition: Definition | Mapping[str, Any], *, tenant: str | None = None, actor: str = "code"
     ) -> Automation:
         """Make the automation of this name, or change it to this definition where it differs; it stays as enabled as it is."""
-        d = definition if isinstance(definition, Definition) else read_definition(definition)
+        d = self._definition(definition)
         where = self._tenant(tenant)
         self._app.open()
         known = self._db.read(lambda c: self._definitions.named(c, d.name, where))
@@ -72,7 +78,7 @@ class Editing(Ground):
         """
 
         def changed(found: Automation) -> Definition:
-            return changes if isinstance(changes, Definition) else read_definition(changes, found.definition)
+            return self._definition(changes, found.definition)
 
         def act(c: Connection) -> Automation:
             known = self._locked(c, automation, tenant, lambda found: (found.definition.slot, changed(found).slot))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
-from duly.automations.automation import Automation, read_span
+from duly.automations.automation import Automation, check_tools, read_span
 from duly.automations.controller import REQUESTED, Pass
 from duly.automations.equipment import Equipment
 from duly.automations.protocol import event_message
@@ -141,6 +141,7 @@ class Executing(Equipment):
             check_text(title, "title")
         for place, name in enumerate(tools):
             check_name(name, f"tools[{place}]")
+        check_tools(tools)
         if model is not None:
             check_name(model, "model")
         if provider is not None:

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
-from duly.automations.controller import AI_SESSION
 from duly.automations.host import Host
 from duly.automations.protocol import FINISH
 from duly.automations.providers.base import ToolSpec
 from duly.jobs.calling import session_parameter
 from duly.jobs.codec import Codec
-from duly.jobs.task import injected_parameters
+from duly.jobs.task import check_callable, injected_parameters
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name, check_number
+from duly.kernel.rooms import check_task, is_of_a_room
 
 R = TypeVar("R")
 #: The longest description that a model is told, in characters.
@@ -86,12 +86,12 @@ class Toolbox:
 
         Arguments are checked by the annotations before the call. ``repeat``: it may be called again when a crash came in its middle, because it
         only reads or because calling it twice is calling it once. ``timeout``: seconds; a plain function goes on behind it, unheard. A parameter
-        annotated with a Session or AsyncSession of SQLAlchemy gets one, whose commit also records the call.
+        annotated with a Session (of a plain function) or AsyncSession (of an async one) of SQLAlchemy gets one, whose commit also records the call.
 
         Raises InvalidArgument.
         """
         called = name if name is not None else getattr(fn, "__name__", "")
-        check_name(called, "name")
+        check_task(check_name(called, "name"), "name")
         if called == FINISH:
             raise InvalidArgument("name", f"is {FINISH}, by which a model says that it is done.", "Choose another.")
         if called in self._functions and self._functions[called].fn is not fn:
@@ -100,6 +100,7 @@ class Toolbox:
         others = [parameter for parameter, kind in injected.items() if not kind.endswith("session")]
         if others:
             raise InvalidArgument(f"tool {called}", f"takes {others[0]}, and a tool is no job.", "Make it a task.")
+        check_callable(fn, f"tool {called}", injected)
         session = session_parameter(fn)
         if timeout is not None:
             check_number(timeout, "timeout", "a number of seconds, more than 0", 0, above=True)
@@ -119,8 +120,8 @@ class Toolbox:
 
     def add_task(self, name: str, description: str = "", parameters: Mapping[str, Any] | None = None) -> TaskTool:
         """Let sessions call a task that is defined elsewhere. ``parameters``: a JSON schema of its arguments; without it, any object."""
-        check_name(name, "name")
-        if name in (FINISH, AI_SESSION):
+        check_task(check_name(name, "name"), "name")
+        if name == FINISH:
             raise InvalidArgument("name", f"is {name}, which is no tool.", "Choose another.")
         spec = ToolSpec(name, description[:LONGEST], dict(ANYTHING if parameters is None else parameters))
         made = self._elsewhere[name] = TaskTool(name, spec, is_known=False)
@@ -129,8 +130,8 @@ class Toolbox:
     # ------------------------------------------------------------------ looking
 
     def find(self, name: str) -> FunctionTool | TaskTool | None:
-        """A tool by its name: a function, else a task. None where there is none."""
-        if name in (FINISH, AI_SESSION):
+        """A tool by its name: a function, else a task. None where there is none, and for a task whose jobs a room makes itself."""
+        if name == FINISH or is_of_a_room(name):
             return None
         function = self._functions.get(name)
         if function is not None:
@@ -147,7 +148,7 @@ class Toolbox:
     def names(self) -> list[str]:
         """The functions that are registered, and the tasks of the application and those told of with ``add_task``."""
         known = {*self._functions, *self._app.engine.tasks, *self._elsewhere}
-        return sorted(known - {AI_SESSION})
+        return sorted(name for name in known if not is_of_a_room(name))
 
     def specs(self, allowed: Iterable[str]) -> tuple[ToolSpec, ...]:
         """What a model is told of the tools that it may call, in that order. Names of none are left out."""
@@ -155,9 +156,12 @@ class Toolbox:
         return tuple(tool.spec for tool in found if tool is not None)
 
     def problems(self, allowed: Sequence[str]) -> list[str]:
-        """What is wrong with an allow-list, a sentence for each name. It is no error: a tool may be defined elsewhere, or later."""
+        """What is wrong with an allow-list, a sentence for each name. It is no error: a tool may be defined elsewhere, or later, and a list may be
+        older than the rule that refuses the tasks of rooms."""
         return [
-            f"{name} is neither a tool nor a task of this application: a call of it is refused where nobody defines it"
+            f"{name} is a task whose jobs a room of Duly makes itself: a call of it is refused"
+            if is_of_a_room(name)
+            else f"{name} is neither a tool nor a task of this application: a call of it is refused where nobody defines it"
             for name in dict.fromkeys(allowed)
             if self.find(name) is None
         ]

@@ -76,20 +76,6 @@ ETAG = "Into If-Match of a change of it."
 IfMatch = Annotated[str | None, Header(description="The ETag that was looked at: 412 where it is another by now.")]
 
 
-#: Tasks that rooms make jobs of: what these do is asked for at the room's own door, where who asks is looked at.
-ROOMS = ("AI_SESSION", "PUBLISH", "ig_first_comment")
-OF_ROOMS = ("ROUNDS_",)
-
-
-def check_task(task: str) -> str:
-    """A task that somebody may make jobs of by its name. Raises InvalidArgument for one of a room: its jobs may reach further than who asks."""
-    if task in ROOMS or task.startswith(OF_ROOMS):
-        raise InvalidArgument(
-            "task", f"is {task}, whose jobs a room of Duly makes itself.", "Ask at that room's own routes."
-        )
-    return task
-
-
 class Strict(BaseModel):
     """A body in which nothing is guessed."""
 

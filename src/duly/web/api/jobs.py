@@ -18,6 +18,7 @@ from duly.jobs.job import Attempt as KnownAttempt
 from duly.jobs.job import Job as KnownJob
 from duly.jobs.job import Status as KnownStatus
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.rooms import check_task
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
     LOOK,
@@ -33,7 +34,6 @@ from duly.web.api.common import (
     TenantIn,
     Words,
     below,
-    check_task,
     for_whom,
     router,
     whose,

@@ -19,6 +19,7 @@ from duly.jobs.job import Job, Status
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.localtime import in_utc, zone
 from duly.kernel.recurrence import schedule_from_json
+from duly.kernel.rooms import check_task
 from duly.monitoring.redact import redacted
 from duly.schedules.door import Previewed, Schedules, clock_changes
 from duly.schedules.read import latest
@@ -40,7 +41,6 @@ from duly.web.api.common import (
     Words,
     behind,
     check_tag,
-    check_task,
     cursor,
     for_whom,
     not_given_out,

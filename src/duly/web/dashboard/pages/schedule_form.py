@@ -21,9 +21,10 @@ from duly.kernel.payload import check_name, check_text
 from duly.kernel.recurrence import schedule_from_json
 from duly.kernel.recurrence.forms import KINDS
 from duly.kernel.recurrence.reading import read_instant
+from duly.kernel.rooms import check_task
 from duly.schedules.door import Previewed, clock_changes
 from duly.schedules.schedule import Policies, Schedule, Spec
-from duly.web.api.common import check_task, for_whom
+from duly.web.api.common import for_whom
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees, where
 from duly.web.dashboard.pages.jobs import names
 from duly.web.dashboard.pages.schedules import as_seen
