@@ -523,3 +523,20 @@ def test_automations_answer_as_they_are_described(
     automation(operator)
     run(operator)
     wander(site, client("admin"), "^/api/v1/automations", 20, 10)
+
+
+@pytest.mark.parametrize("task", ["ROUNDS_PLAN", "ROUNDS_NOTIFY_EMAIL", "PUBLISH", "ig_first_comment", "AI_SESSION"])
+def test_nobody_gives_an_automation_or_a_chat_a_rooms_own_task(client: Client, room: Automations, task: str) -> None:
+    """They would do for every tenant what jobs and schedules of these tasks are refused for."""
+    for who in (client("operator", tenant="acme"), client("admin")):
+        mine = automation(who, tools=["look_up", "EMAIL_SEND"])
+        given = {"tools": ["EMAIL_SEND", task]}
+        for answer in (
+            who.post(PATH, json={"name": "other", "prompt": "Go.", **given}),
+            who.patch(f"{PATH}/{mine['id']}", json=given, headers={"If-Match": mine["etag"]}),
+            who.post(f"{PATH}/chats", json=given),
+        ):
+            said = problem(answer, 422)
+            assert said["field"] == "tools[1]"
+            assert f"is {task}, whose jobs a room of Duly makes itself." in said["detail"]
+    assert {tuple(a.definition.tools) for a in room.list()} == {("look_up", "EMAIL_SEND")}

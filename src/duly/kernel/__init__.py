@@ -6,5 +6,6 @@ thread or an event loop; ``lint-imports`` checks it. Rooms ask the kernel one qu
 * may it run now? ``gate`` · again after how long? ``backoff`` · is this move allowed? ``lifecycle``
 * when next? ``recurrence`` · when not? ``windows`` · which local time? ``localtime``
 * how long do I hold it? ``lease`` · can this value be carried? ``payload`` · what went wrong? ``errors``
+* whose task is it? ``rooms``
 * is this the same call as before? ``canonical``, on the arguments as ``binding`` names them
 """
