@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from alembic import command
+from sqlalchemy import make_url, text
 
 from cli.hands import Run
 from duly import Duly
 from duly.audit.seal import Sealer
+from duly.kernel.errors import SchemaMissing
 from duly.storage import migrate
 from duly.testing import drain
 
@@ -44,6 +48,108 @@ def test_the_statements_are_printed_for_those_who_migrate_by_hand(run: Run, fold
 def test_the_statements_default_to_the_databases_own_dialect(run: Run) -> None:
     said = run("migrate", "--sql", "--database-url", "postgresql://nobody@127.0.0.1:1/x")  # not asked
     assert (said.code, "BIGINT GENERATED" in said.out) == (0, True)
+
+
+#: An application that touches its database while it is imported.
+EAGER = """
+from duly import Duly
+app = Duly({url})
+
+@app.task
+def hello(name: str) -> str:
+    return f"Hello {{name}}"
+
+{touch}
+"""
+TOUCHES = [
+    "app.open()",
+    "app.reservations",
+    "app.jobs.count()",
+    "try:\n    app.open()\nexcept Exception as error:\n    raise RuntimeError('no shop') from error",
+]
+
+
+@pytest.mark.parametrize("touch", TOUCHES, ids=["open", "reservations", "jobs", "wrapped"])
+def test_an_application_that_opens_its_database_while_it_is_imported_does_not_stand_in_the_way_of_its_tables(
+    run: Run, write: Callable[[str], str], empty_pg_url: str, touch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = write(EAGER.format(url=repr(empty_pg_url), touch=touch))
+    monkeypatch.setenv("DULY_APP", name)
+    stopped = run("enqueue", "hello", '{"name": "Ada"}')
+    assert (stopped.code, "Run `duly migrate` first" in stopped.err or touch == TOUCHES[-1]) == (1, True)
+    ill = run("doctor")
+    assert (ill.code, "the tables of Duly are not there" in ill.out, ill.err) == (1, True, "")
+    first = run("migrate", "--json")
+    assert (first.code, first.json["before"], first.json["after"], first.err) == (0, None, migrate.HEAD, "")
+    assert run("enqueue", "hello", '{"name": "Ada"}').code == 0
+    assert "already" in run("migrate").out
+
+
+def test_an_older_schema_is_brought_up_to_date_though_the_application_stops_at_it(
+    run: Run, write: Callable[[str], str], empty_pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = Duly(empty_pg_url)
+    with older.db.engine.begin() as connection:
+        command.upgrade(migrate._config(connection=connection), "0010")
+    older.close()
+    monkeypatch.setenv("DULY_DATABASE_URL", empty_pg_url)
+    monkeypatch.setenv("DULY_APP", write(EAGER.format(url="", touch="app.open()")))
+    assert "is at revision 0010, this version needs" in run("queues", "list").err
+    ill = run("doctor")
+    assert (ill.code, "at revision 0010; this version needs" in ill.out) == (1, True)
+    said = run("migrate", "--json")
+    assert (said.code, said.json["before"], said.json["after"]) == (0, "0010", migrate.HEAD)
+    assert run("queues", "list").code == 0
+
+
+def test_the_database_on_the_line_is_migrated_without_an_application_that_cannot_be_loaded(
+    run: Run, write: Callable[[str], str], empty_pg_url: str, sqlite_url: str
+) -> None:
+    eager = write(EAGER.format(url=repr(empty_pg_url), touch="app.open()"))
+    said = run("migrate", "--app", eager, "--database-url", sqlite_url)  # another one than the application stops at
+    assert (said.code, f"is at revision {migrate.HEAD} already" in said.out) == (0, True)
+    assert f"{eager} cannot be loaded: SchemaMissing" in said.err
+    assert "It is left out: the database is sqlite:///" in said.err
+    same = run("migrate", "--app", eager, "--database-url", empty_pg_url)
+    assert (same.code, "freshly made" in same.out, same.err) == (0, True, "")
+
+
+def test_an_application_that_is_broken_is_told_and_left_out_where_a_database_is_named(
+    run: Run, write: Callable[[str], str], empty_pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = write("import not_installed_anywhere\n")
+    for args in (["migrate"], ["migrate", "--sql"]):
+        said = run(*args, "--app", broken)
+        assert (said.code, "No module named" in said.err, said.out) == (1, True, "")
+    said = run("migrate", "--app", broken, "--database-url", empty_pg_url)
+    assert (said.code, "freshly made" in said.out) == (0, True)
+    assert f"{broken} cannot be loaded: ModuleNotFoundError: No module named 'not_installed_anywhere'" in said.err
+    monkeypatch.setenv("DULY_DATABASE_URL", empty_pg_url)
+    said = run("migrate", "--app", "nosuch.py")
+    assert (said.code, "already" in said.out, "there is no file nosuch.py. It is left out" in said.err) == (
+        0,
+        True,
+        True,
+    )
+    said = run("doctor", "--app", broken)  # who asks whether all is well is told that it is not
+    assert (said.code, "No module named" in said.err) == (1, True)
+
+
+def test_the_password_of_a_database_without_tables_is_told_nowhere(
+    run: Run, write: Callable[[str], str], empty_pg_url: str
+) -> None:
+    url = make_url(empty_pg_url).set(password="topsecret").render_as_string(hide_password=False)
+    app = Duly(url)
+    with pytest.raises(SchemaMissing) as caught:
+        app.open()
+    assert caught.value.database is app.db
+    app.close()
+    back = pickle.loads(pickle.dumps(caught.value))
+    assert (str(back), back.database) == (str(caught.value), None)
+    eager = write(EAGER.format(url=repr(url), touch="app.open()"))
+    for args in (["doctor"], ["doctor", "--settings"], ["migrate"]):
+        said = run(*args, "--app", eager)
+        assert "topsecret" not in said.out + said.err + str(caught.value) + repr(vars(caught.value))
 
 
 # ---------------------------------------------------------------------- doctor

@@ -58,8 +58,11 @@ class _Yields:
         (_yields, "is an asynchronous generator, which nobody would go through. Return a list"),
         (functools.partial(_yields), "is an asynchronous generator"),
         (_Yields(), "is an asynchronous generator"),
-        (lambda: _yields(), "answered with a async_generator, which is work that nobody has done. Go through it"),
-        (lambda session: _later(), "answered with a coroutine, which is work that nobody has done. Await it"),
+        (
+            lambda: _yields(),
+            "answered with an object of type async_generator: work that nobody has done. Go through it",
+        ),
+        (lambda session: _later(), "answered with an object of type coroutine: work that nobody has done. Await it"),
         (_with_session, "is async and asks for a Session, whose calls would stop the event loop. Annotate it with"),
         (_plain_with_async_session, "is a plain function and asks for an AsyncSession, whose calls have to be awaited"),
         (lambda: 20 * 10**18, "the result of type int cannot be stored: Integer exceeds 64-bit range"),

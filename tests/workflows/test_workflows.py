@@ -1348,7 +1348,7 @@ def test_a_workflow_whose_first_parameter_can_be_no_context_is_refused_where_it_
 
         wrong.__annotations__["n"] = kind
         with pytest.raises(
-            InvalidArgument, match="workflow wrong: takes no context: its first parameter, n, .*ctx: WorkflowContext"
+            InvalidArgument, match=r"workflow wrong: takes no context: its first parameter, n, .*ctx: WorkflowContext"
         ):
             app.workflow("wrong")(wrong)
 
@@ -1426,5 +1426,7 @@ def test_a_run_that_answers_with_work_that_nobody_has_done_fails_in_words_and_is
     drain(app)
     for kind, told in (("coroutine", "coroutine"), ("generator", "async_generator"), ("pending", "Pending")):
         assert state(app, runs[kind])[0] == "failed"
-        assert f"workflow w answered with a {told}, which is work that nobody has done" in state(app, runs[kind])[1]
+        assert (
+            f"workflow w answered with an object of type {told}: work that nobody has done" in state(app, runs[kind])[1]
+        )
     assert sorted(calls.made) == ["undo coroutine", "undo generator", "undo pending"]

@@ -46,6 +46,19 @@ class State:
         click.get_current_context().call_on_close(found.close)
         return found
 
+    def unmigrated(self, anyhow: bool) -> Duly:
+        """The application as ``duly`` gives it, or a bare one on its database where it stops because the tables are missing or too old.
+
+        ``anyhow``: also one on the database that is named here, where the application cannot be loaded at all; stderr says so.
+        """
+        from duly.cli import loading
+
+        found, told = loading.database_of(self.app or os.environ.get("DULY_APP"), self.database_url, anyhow)
+        click.get_current_context().call_on_close(found.close)
+        if told:
+            complain(told)
+        return found
+
     def open(self, make: bool = False) -> Duly:
         """The application with its database checked. ``make``: an embedded one is made if it is not there.
 

@@ -33,10 +33,10 @@ def migrate(sql: bool, dialect: str | None) -> None:
         raise click.UsageError("--dialect goes with --sql.")
     asked = state()
     if sql:
-        text = storage.sql(dialect or asked.duly().db.name)
+        text = storage.sql(dialect or asked.unmigrated(anyhow=True).db.name)
         show.as_json({"sql": text}) if asked.json else click.echo(text, nl=False)
         return
-    app = asked.duly()
+    app = asked.unmigrated(anyhow=True)
     was, now = app.migrate()
     if asked.json:
         show.as_json({"database": app.db.shown_url, "before": was, "after": now})
@@ -56,7 +56,7 @@ def doctor(settings: bool) -> int:
 
     This machine, the database and the work; for what is not in order it says what to do. Nothing is made, migrated or changed. Ends with 1 if something fails.
     """
-    app = state().duly()
+    app = state().unmigrated(anyhow=False)
     if settings:
         _settings(app.settings)
         return 0

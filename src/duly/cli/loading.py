@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from duly.kernel.errors import InvalidArgument, UsageError
 
 if TYPE_CHECKING:
     from duly.app import Duly
+    from duly.storage.database import Database
 
 
 def application(target: str | None, database_url: str | None, tasks: bool) -> Duly:
@@ -42,6 +44,48 @@ def application(target: str | None, database_url: str | None, tasks: bool) -> Du
     if database_url is not None:
         _agree(found, target, database_url)
     return found
+
+
+def database_of(target: str | None, database_url: str | None, anyhow: bool) -> tuple[Duly, str]:
+    """(an application, what is to be told) for commands that only need its database, and are there for one whose tables are missing.
+
+    An application that touches its database while it is imported stops there until it is migrated. Then a bare one on that database stands
+    in for it, or on ``database_url``, which wins. ``anyhow``: one that cannot be loaded for another reason does not stand in the way either
+    where ``database_url`` or the environment names a database. Raises as ``application`` does, and what it told there.
+    """
+    from duly.app import Duly
+
+    try:
+        return application(target, database_url, tasks=False), ""
+    except (click.ClickException, InvalidArgument) as error:
+        if isinstance(error, InvalidArgument) and error.field != "app":
+            raise  # it was loaded, and is on another database
+        told = error.message if isinstance(error, click.ClickException) else str(error)
+        missing, url = _unmigrated(error), database_url or os.environ.get("DULY_DATABASE_URL")
+        if missing is not None:
+            missing.close()
+        if missing is not None and database_url is None:
+            # with its settings: it may be behind a pooler
+            return Duly(**{f.name: getattr(missing.settings, f.name) for f in fields(missing.settings)}), ""
+        if url is None or (missing is None and not anyhow):
+            raise
+        bare = Duly(url)
+        same = missing is not None and _absolute(missing.url) == _absolute(bare.db.url)
+        return bare, "" if same else f"{told} It is left out: the database is {bare.db.shown_url}."
+
+
+def _unmigrated(error: BaseException | None) -> Database | None:
+    """The database whose tables are missing or too old, where that is what stopped an application."""
+    from duly.kernel.errors import SchemaMissing
+
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, SchemaMissing) and error.database is not None:
+            found: Database = error.database
+            return found
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _suggestion() -> str:

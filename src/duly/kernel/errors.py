@@ -153,7 +153,16 @@ class DatabaseBusy(DatabaseUnavailable):
 
 
 class SchemaMissing(DatabaseError):
-    """The tables of Duly are not in this database."""
+    """The tables of Duly are not in this database, or are too old.
+
+    ``database``: the database itself, for who can migrate it; None for tables that a migration does not make. It stays in the process.
+    """
+
+    database: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # connections and a password do not travel
+        return _rebuilt, (type(self), self.args, {k: v for k, v in self.__dict__.items() if k != "database"})
 
 
 class SchemaTooNew(DatabaseError):

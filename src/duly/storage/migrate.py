@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import io
 import threading
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +127,31 @@ def upgrade(url: str) -> None:
 
 def require(db: Database) -> None:
     """Raise SchemaMissing where Duly's tables are not there at all; make and migrate nothing."""
-    if db.is_sqlite and not db.is_there:
-        raise SchemaMissing(
-            f"there is no database at {db.shown_url}. Name another one, or make it with `duly migrate`."
-        )
-    if not db.memory and db.read(current) is None:
-        raise SchemaMissing(f"the tables of Duly are not in {db.shown_url}. Run `duly migrate` first.")
+    with _named(db):
+        if db.is_sqlite and not db.is_there:
+            raise SchemaMissing(
+                f"there is no database at {db.shown_url}. Name another one, or make it with `duly migrate`."
+            )
+        if not db.memory and db.read(current) is None:
+            raise SchemaMissing(f"the tables of Duly are not in {db.shown_url}. Run `duly migrate` first.")
+
+
+@contextmanager
+def _named(db: Database) -> Iterator[None]:
+    """Within: SchemaMissing has the database on it. A program may stop there while it is imported, and is then asked which one it meant."""
+    try:
+        yield
+    except SchemaMissing as error:
+        error.database = db
+        raise
 
 
 def ensure(db: Database) -> None:
     """Check the schema; on an embedded database, make or upgrade it."""
     if db.is_sqlite and not db.read(lambda c: (current(c) or "") >= HEAD):
         migrate(db)
-    db.read(lambda c: check(c, db.shown_url))
+    with _named(db):
+        db.read(lambda c: check(c, db.shown_url))
 
 
 def sql(dialect: str) -> str:

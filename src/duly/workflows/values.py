@@ -39,7 +39,9 @@ def check_done(value: Any, who: str) -> None:
     remedy = (
         "Go through it, and return a list" if inspect.isasyncgen(value) else "Await it, and return what comes of it"
     )
-    raise PermanentError(f"{who} answered with a {type(value).__name__}, which is work that nobody has done. {remedy}.")
+    raise PermanentError(
+        f"{who} answered with an object of type {type(value).__name__}: work that nobody has done. {remedy}."
+    )
 
 
 def check_step(fn: Callable[..., Any], name: str, session: str | None) -> None:
