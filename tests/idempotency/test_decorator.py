@@ -684,6 +684,10 @@ def test_what_cannot_be_run_once_is_refused_where_it_is_defined() -> None:
             idempotent_task(store=MemoryStore())(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"what its parameters are\. Call it in a function of your own"):
         idempotent_task(silent)
+    twice: Any = _twice
+    for unfit in (functools.partial(twice, 1, 2, 3), functools.partial(twice, often=3)):
+        with pytest.raises(InvalidArgument, match="a partial of _twice that binds what its parameters do not take"):
+            idempotent_task(unfit)
 
 
 def test_a_plain_function_that_returns_an_awaitable_has_not_succeeded() -> None:

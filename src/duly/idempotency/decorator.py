@@ -201,6 +201,14 @@ def _checked(fn: Any, named: bool) -> None:
             f"decorates {getattr(inner, '__name__', type(inner).__name__)}, which does not say what its parameters are.",
             "Call it in a function of your own, and decorate that.",
         ) from None
+    try:
+        inspect.signature(fn)
+    except ValueError:
+        raise InvalidArgument(
+            "idempotent_task",
+            f"decorates a partial of {getattr(inner, '__name__', type(inner).__name__)} that binds what its parameters do not take.",
+            "Bind arguments that fit the function.",
+        ) from None
 
 
 # ------------------------------------------------------------------ what it is about
