@@ -143,6 +143,11 @@ async def compute(job: Job, seconds: float) -> dict[str, Any]:
     return {"by": job.worker}
 
 
+def helped(folder: str) -> None:
+    """Fork from the worker what stays for a while."""
+    apart.helper(Path(folder))
+
+
 def die_on_a_thread(job: Job) -> None:
     effect(job)
     os._exit(7)
@@ -197,7 +202,7 @@ def enter(job: Job, seconds: float = 0) -> dict[str, Any]:
 
 
 #: Tasks whose effects do not stand in the journal.
-ELSEWHERE = {"BOOK", "ABOOK", "ENTER", "APART", "APART_LATE"}
+ELSEWHERE = {"BOOK", "ABOOK", "ENTER", "APART", "APART_BRIEFLY", "APART_LATE", "HELPED"}
 
 
 def define(app: Duly) -> Duly:
@@ -214,6 +219,8 @@ def define(app: Duly) -> Duly:
     app.task("ABOOK", max_attempts=MANY, backoff=SOON)(abook)
     app.task("ENTER", max_attempts=MANY, backoff=SOON)(enter)
     app.task("APART", run_in="process", backoff=SOON)(apart.apart)
+    app.task("APART_BRIEFLY", run_in="process", timeout=1, max_attempts=1)(apart.apart)
+    app.task("HELPED")(helped)
     app.task("APART_LATE", run_in="process", max_attempts=1, timeout=0.5)(apart_late.apart_late)
     return app
 

@@ -96,3 +96,59 @@ def test_a_cancelled_job_in_a_process_is_killed(scene: Scene, folder: Path) -> N
     assert ended(scene, job).status is Status.CANCELLED
     [killed] = children(folder)
     scene.wait(lambda: not running(killed), 5, "the end of the process")
+
+
+def marked(folder: Path, what: str) -> list[int]:
+    return [int(path.name.removeprefix(f"{what}-")) for path in folder.glob(f"{what}-*")]
+
+
+@pytest.mark.parametrize("end", ["copy returns", "copy exits", "copy raises"])
+def test_a_copy_that_a_handler_forks_in_its_process_answers_for_no_job(scene: Scene, folder: Path, end: str) -> None:
+    scene.worker("w", {"default": 1})
+    forks = scene.enqueue("APART", folder=str(folder), end=end)
+    others = [scene.enqueue("APART", folder=str(folder)) for _ in range(4)]
+    outputs = [ended(scene, job).output["pid"] for job in (forks, *others)]
+    [child] = set(outputs)
+    scene.wait(lambda: marked(folder, "copy"), 10, "the copy")
+    [copy] = marked(folder, "copy")
+    assert copy != child
+    scene.wait(lambda: gone(copy), 10, "the end of the copy")
+    assert children(folder) == [child] * len(set(children(folder)))  # no run began in the copy
+
+
+def gone(pid: int) -> bool:
+    """Has it ended, be it that nobody has asked how?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(("end", "why"), [("helper, exit", "ChildDied"), ("helper, wait", "Timeout")])
+def test_a_run_is_over_with_its_process_whatever_that_has_forked(
+    scene: Scene, folder: Path, end: str, why: str
+) -> None:
+    scene.worker("w", {"default": 1})
+    job = scene.enqueue("APART_BRIEFLY", folder=str(folder), end=end)
+    try:
+        assert ended(scene, job).error["type"] == why
+        [helper] = marked(folder, "helper")
+        assert not gone(helper)  # it is the handler's, and left alone
+        assert ended(scene, scene.enqueue("APART", folder=str(folder))).status is Status.SUCCEEDED
+    finally:
+        (folder / "enough").touch()
+    scene.wait(lambda: gone(helper), 10, "the end of the helper")
+
+
+def test_no_process_of_a_handler_outlives_a_killed_worker_of_which_there_is_a_copy(scene: Scene, folder: Path) -> None:
+    worker = scene.worker("w", {"default": 2})
+    scene.enqueue("APART", folder=str(folder), seconds=60)
+    scene.wait(lambda: children(folder), 20, "the run")
+    scene.enqueue("HELPED", folder=str(folder))
+    scene.wait(lambda: marked(folder, "helper"), 20, "the copy")
+    try:
+        worker.signal(signal.SIGKILL)
+        worker.ended()
+        scene.wait(lambda: gone(children(folder)[0]), 10, "the end of the process")
+    finally:
+        (folder / "enough").touch()

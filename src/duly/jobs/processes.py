@@ -6,22 +6,28 @@ died. The job travels as its stored input, so nothing needs to be picklable but 
 Only the worker ends a child. Ctrl-C in a terminal and a service manager's stop reach every process of the group, but
 the worker is the one that decides what becomes of running jobs, so children let those signals pass. And no child
 outlives its worker, however that ends: the job will be rescued, and its first run must not go on beside the second.
+
+What a handler forks is the handler's, and is left alone. It has a copy of everything that the child holds open, so the end of a
+child is seen by the process itself and not by the end of its pipe.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import connection, resource_tracker
 from typing import Any, NamedTuple
 
 from duly.jobs.codec import encode_output
+from duly.jobs.copies import leave
 from duly.jobs.run import CURRENT
 from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
@@ -29,6 +35,8 @@ from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
 _spawn = multiprocessing.get_context("spawn")
 #: Signals that mean the worker when they reach a child.
 _NOT_FOR_CHILDREN = (signal.SIGINT, signal.SIGTERM)
+#: Seconds between two looks whether a process is alive, where the system does not tell its end.
+LOOK = 0.2
 
 
 class JobFacts(NamedTuple):
@@ -73,6 +81,10 @@ class Child:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         far.close()
+        #: Ready to be read when the process has ended, where there is such a thing.
+        self._end = _end_of(self._process.pid)
+        #: Counts the jobs: an answer says which one it is for.
+        self._turn = 0
 
     def run(
         self,
@@ -84,14 +96,16 @@ class Child:
         job: JobFacts | None = None,
     ) -> tuple[str | None, str | None]:
         """(output, problem) of a success; raises what the handler raised, or ChildDied. Calls ``begun`` when it begins."""
+        self._turn += 1
         try:
-            self._pipe.send((module, name, text, limit, job))
-            kind, *rest = self._pipe.recv()
+            self._pipe.send((self._turn, module, name, text, limit, job))
+            kind, *rest = self._answer()
             if kind == "begun":
                 begun()
-                kind, *rest = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join(1)
+                kind, *rest = self._answer()
+        except (EOFError, OSError, ValueError):
+            if not self._ended(1):
+                self.kill()  # its handler has closed the pipe: it can serve nobody any more
             raise ChildDied(
                 f"the process of the handler ended without an answer (exit code {self._process.exitcode})"
             ) from None
@@ -101,14 +115,41 @@ class Child:
             raise rest[0]
         raise RemoteFailure(rest[0], rest[1])
 
+    def _answer(self) -> Any:
+        """The next answer to the present job. Raises EOFError, OSError or ValueError when there will be none."""
+        while True:
+            if self._pipe not in self._wait([self._pipe], LOOK) and not self.alive and not self._pipe.poll():
+                raise EOFError
+            if self._pipe.poll():
+                turn, *answer = self._pipe.recv()
+                if turn == self._turn:
+                    return answer
+
+    def _wait(self, others: list[Any], seconds: float) -> list[Any]:
+        """Wait for one of ``others``, or for the end of the process: for as long as it takes, or for so many seconds where its end is not told."""
+        if self._end is None:
+            return connection.wait(others, seconds)
+        return connection.wait([self._end, *others])
+
+    def _ended(self, within: float) -> bool:
+        """Has the process ended, or does it within so many seconds? (``join`` with a limit waits for what it has forked, too.)"""
+        until = time.monotonic() + within
+        while self.alive:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        return True
+
     def kill(self) -> None:
         if self._process.is_alive():
             self._process.kill()
 
     def close(self) -> None:
         self.kill()
-        self._process.join(2)
+        self._ended(2)
         self._pipe.close()
+        if self._end is not None:
+            self._end.close()
 
     @property
     def alive(self) -> bool:
@@ -152,6 +193,14 @@ class Children:
             child.close()
 
 
+def _end_of(pid: int | None) -> Any:
+    """A file that can be read when a child has ended; None where the system has no such file."""
+    try:
+        return io.FileIO(os.pidfd_open(pid or 0))
+    except (AttributeError, OSError):
+        return None
+
+
 def address(task: Task[Any, Any]) -> tuple[str, str]:
     """Where a child finds the handler."""
     return task.fn.__module__, task.fn.__qualname__
@@ -164,9 +213,12 @@ def _serve(pipe: Any) -> None:
         # not SIG_IGN, which programs that the handler starts would inherit
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOT_FOR_CHILDREN)
+    here = os.getpid()
+    # what a handler forks has no part in the talk with the worker, and does not keep its end open
+    os.register_at_fork(after_in_child=pipe.close)
     while True:
         try:
-            module, name, text, limit, job = pipe.recv()
+            turn, module, name, text, limit, job = pipe.recv()
         except (EOFError, OSError):
             return
         try:
@@ -180,34 +232,40 @@ def _serve(pipe: Any) -> None:
             if not isinstance(found, Task):
                 raise PermanentError(f"{module}.{name} is not a task in the handler's process")
             arguments = found.codec.decode(text)
-            pipe.send(("begun",))
+            pipe.send((turn, "begun"))
             CURRENT.set(job and RemoteRun(job, found))
-            output, problem = encode_output(found.fn(*arguments.args, **arguments.kwargs), limit)
-            pipe.send(("done", output, problem))
-        except Signal as error:
-            # rebuilt, so that only plain values travel
-            plain: Signal
-            if isinstance(error, Retry):
-                plain = Retry(str(error), after=error.after)
-            elif isinstance(error, Snooze):
-                pipe.send(("signal", error))
-                continue
-            else:
-                plain = (
-                    type(error)(str(error)) if type(error) in Signal.__subclasses__() else PermanentError(str(error))
-                )
-            pipe.send(("signal", plain))
+            result = found.fn(*arguments.args, **arguments.kwargs)
+            if os.getpid() != here:
+                leave()
+            answer: tuple[Any, ...] = ("done", *encode_output(result, limit))
         except BaseException as error:
-            try:
-                message = str(error)
-            except Exception:
-                message = "(the error's text cannot be made)"
+            if os.getpid() != here:
+                leave(error)
             # not even sys.exit() ends the child: the next job may be in its hands already
-            pipe.send(("error", type(error).__name__, message[:4000]))
+            answer = _raised(error)
+        pipe.send((turn, *answer))
+
+
+def _raised(error: BaseException) -> tuple[Any, ...]:
+    """What a handler raised, as an answer: rebuilt, so that only plain values travel."""
+    if isinstance(error, Snooze):
+        return "signal", error
+    if isinstance(error, Retry):
+        return "signal", Retry(str(error), after=error.after)
+    if isinstance(error, Signal):
+        kind = type(error) if type(error) in Signal.__subclasses__() else PermanentError
+        return "signal", kind(str(error))
+    try:
+        message = str(error)
+    except BaseException:
+        message = "(the error's text cannot be made)"
+    return "error", type(error).__name__, message[:4000]
 
 
 def _end_with_the_worker() -> None:
     worker = multiprocessing.parent_process()
     assert worker is not None
-    worker.join()
+    # it is looked at as well: what a handler has forked from the worker keeps open what tells its end
+    while worker.is_alive() and os.getppid() == worker.pid:
+        worker.join(1)
     os._exit(1)
