@@ -41,6 +41,11 @@ _AWAITED = (
     .where(job_waits.c.waiter_id == bindparam("waiter")).order_by(job_waits.c.job_id.desc()).limit(1)
 )  # fmt: skip
 #: A running job, as long as it is held under this token.
+#: What is asked of a running job that is taken from whoever held it.
+_LAPSED = (
+    jobs.c.id, jobs.c.tenant, jobs.c.queue, jobs.c.task, jobs.c.attempts, jobs.c.max_attempts, jobs.c.priority, jobs.c.worker,
+    jobs.c.key, jobs.c.key_scope, jobs.c.parent_id, jobs.c.lease_token, jobs.c.cancel_requested,
+)  # fmt: skip
 _MINE = and_(jobs.c.id == bindparam("b_id"), jobs.c.status == "running", jobs.c.lease_token == bindparam("b_token"))
 _HOLD = select(jobs.c.cancel_requested).where(_MINE).with_for_update(key_share=True)
 _COUNT_AFRESH = update(jobs).where(_MINE).values(attempts=1)
@@ -233,16 +238,13 @@ class JobStore:
         that one worker lost together come back apart from each other (``settle.apart``).
         """
         query = (
-            select(jobs.c.id, jobs.c.tenant, jobs.c.queue, jobs.c.task, jobs.c.attempts, jobs.c.max_attempts, jobs.c.priority, jobs.c.worker,
-                   jobs.c.key, jobs.c.key_scope, jobs.c.parent_id, jobs.c.lease_token, jobs.c.cancel_requested)
+            select(*_LAPSED)
             .where(jobs.c.status == "running", jobs.c.lease_until <= self.db.now())
             .order_by(jobs.c.lease_until).limit(limit).with_for_update(skip_locked=True)
         )  # fmt: skip
         batch, lapsed = [], connection.execute(query).all()
         together = Counter(r.worker for r in lapsed)
         for r in lapsed:
-            job = Claimed(r.id, r.tenant, r.queue, r.task, "", r.attempts, r.max_attempts, r.priority, None, None, 0.0, r.key, r.key_scope,
-                          None, r.parent_id, None, r.lease_token)  # fmt: skip
             error: dict[str, str] | None = {
                 "type": "WorkerLost", "attempted_at": attempted_at,
                 "message": f"the lease lapsed: worker {r.worker} died, hung, or was cut off while it ran this job",
@@ -251,10 +253,23 @@ class JobStore:
             if kind is OutcomeKind.LOST and never_begun(r.worker):
                 kind, error = OutcomeKind.RELEASED, None  # held for somebody else, and begun by nobody
             after = apart(r.attempts, r.max_attempts, together[r.worker], random.random())  # noqa: S311
-            batch.append(settle(job, Outcome(kind, error=error, after=after), self.policy(r.task)))
+            batch.append(settle(_as_claimed(r), Outcome(kind, error=error, after=after), self.policy(r.task)))
         if batch:
             self.settle(connection, batch, actor)
         return batch
+
+    def unclaim(self, connection: Connection, token: int, worker: str) -> int:
+        """Give back the jobs of a claim whose answer never arrived: nobody has begun them. Returns how many there were."""
+        query = select(*_LAPSED).where(
+            jobs.c.status == "running", jobs.c.worker == worker, jobs.c.lease_token == jobs.c.id + token
+        )
+        batch = [
+            settle(_as_claimed(r), Outcome(OutcomeKind.RELEASED), self.policy(r.task))
+            for r in connection.execute(query)
+        ]
+        if batch:
+            self.settle(connection, batch, worker)
+        return len(batch)
 
     # ------------------------------------------------------------------ the mover
 
@@ -405,3 +420,11 @@ class JobStore:
         stuck = [ident for query in (childless, woken) for ident in connection.execute(query.limit(limit)).scalars()]
         if stuck:
             self.end_parents(connection, stuck, actor)
+
+
+def _as_claimed(r: Any) -> Claimed:
+    """A row of ``_LAPSED``, as far as its end is concerned."""
+    return Claimed(
+        r.id, r.tenant, r.queue, r.task, "", r.attempts, r.max_attempts, r.priority, None, None, 0.0, r.key, r.key_scope,
+        None, r.parent_id, None, r.lease_token,
+    )  # fmt: skip

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -24,14 +24,21 @@ from sqlalchemy.engine import URL, make_url
 
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
-from duly.kernel.errors import DatabaseBusy, DatabaseConflict, DatabaseUnavailable, InvalidArgument, brief
+from duly.kernel.errors import (
+    DatabaseBusy,
+    DatabaseConflict,
+    DatabaseError,
+    DatabaseUnavailable,
+    InvalidArgument,
+    brief,
+)
 from duly.settings import Settings
 from duly.storage import sqlite
 from duly.storage.types import Instant
 from duly.storage.wake import CONTROLS, Bell, Bells
 
 if TYPE_CHECKING:
-    from duly.storage.postgres import Kept, Listener
+    from duly.storage.postgres import Answers, Kept, Listener
 
 T = TypeVar("T")
 Name = Literal["sqlite", "postgresql"]
@@ -74,6 +81,7 @@ class Database:
         self._hurried: Engine | None = None
         self._async: Any = None
         self._kept: Kept | None = None
+        self._answers: Answers | None = None
         if self.name == "sqlite":
             self.memory = sqlite.is_memory(self.url)
             if not self.memory and self.url.database:
@@ -91,6 +99,7 @@ class Database:
             from duly.storage import postgres  # the driver is loaded by those who use it
 
             self._vital = postgres.make_engine(self.url, pool_size=VITAL, prepare=self.prepares)
+            self._answers = postgres.Answers(self._vital)
             self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), prepare=self.prepares)
             self._reader = self.engine
             self._kept = postgres.Kept(self.engine)
@@ -236,6 +245,13 @@ class Database:
         connection behind handlers that hold theirs (a heartbeat that waits is a lost lease)."""
         self._local.vital = True
 
+    def give_up(self, threads: Collection[str], seconds: float) -> list[str]:
+        """End statements of these threads (by name, those that ``reserve``) that have had no answer for so many seconds.
+
+        They raise DatabaseUnavailable. Returns the threads that were so ended. Nothing on SQLite, where nobody else answers.
+        """
+        return self._answers.give_up(threads, seconds) if self._answers is not None else []
+
     @property
     def auto(self) -> Engine:
         """The calling thread's engine, each statement a transaction of its own."""
@@ -276,12 +292,22 @@ class Database:
             return DatabaseBusy(
                 f"the database at {self.shown_url} does not take the write: it is locked, another transaction has been writing in the file all the while."
             )
+        if getattr(cause, "sqlstate", None) == _READ_ONLY:
+            return DatabaseUnavailable(f"the database at {self.shown_url} takes no writes: {brief(cause)}")
         if self._is_outage(error, cause):
             first = str(cause).strip().splitlines()
             return DatabaseUnavailable(
                 f"the database at {self.shown_url} does not answer: {first[0] if first else error!r}"
             )
         return error
+
+    def blames_values(self, error: Exception) -> bool:
+        """Is something wrong with the values of a statement, so that another one would be taken, and this one never?"""
+        if isinstance(error, DatabaseError):
+            return False
+        cause = getattr(error, "orig", None) or error
+        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        return state is None or state[:2] in _ABOUT_VALUES
 
     def _is_outage(self, error: Exception, cause: Any) -> bool:
         if getattr(error, "connection_invalidated", False):
@@ -400,6 +426,10 @@ class Database:
 
 #: PostgreSQL's codes for a transaction that was rolled back because of another one: a serialization failure, a deadlock.
 _CONFLICTS = frozenset({"40001", "40P01"})
+#: PostgreSQL's code for a write where there may be none: a standby, a server that protects its last space.
+_READ_ONLY = "25006"
+#: PostgreSQL's classes for data, constraints, raised exceptions (of somebody's trigger) and limits.
+_ABOUT_VALUES = frozenset({"22", "23", "P0", "54"})
 #: SQLite's code for a file that another transaction has locked.
 _SQLITE_BUSY = 5
 #: SQLite's codes for a statement that is wrong: trying again would not help.

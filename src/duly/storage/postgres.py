@@ -6,12 +6,16 @@ prepared statements, no LISTEN, no session locks; polling does the rest.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import select
+import socket
 import struct
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -24,6 +28,14 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 from duly.storage.wake import CHANNEL, CONTROLS
 
 T = TypeVar("T")
+#: A connection on which nobody answers is given up after a quarter of a minute. Where a firewall or a load balancer forgets
+#: it, without a word to either side, the systems' own patience is two hours.
+PATIENCE = {"connect_timeout": 10, "keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 3, "tcp_user_timeout": 15_000}  # fmt: skip
+
+
+def _patience(url: URL) -> dict[str, int]:
+    """``PATIENCE``, but for what the URL says itself."""
+    return {name: value for name, value in PATIENCE.items() if name not in url.query}
 
 
 def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs: Any) -> Engine:
@@ -31,7 +43,7 @@ def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs
     connect_args = {
         "prepare_threshold": 5 if prepare else None,
         "application_name": "duly",
-        "connect_timeout": 10,
+        **_patience(url),
         **kwargs.pop("connect_args", {}),
     }
     engine = create_engine(
@@ -51,10 +63,14 @@ def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs
             raise exc.DisconnectionError("the server closed this connection")
 
     @event.listens_for(engine, "reset")
-    def roll_back(connection: Any, _record: object, state: PoolResetState) -> None:
-        # raises for a connection that is lost or in mid-statement, and the pool throws it away
-        if not state.terminate_only and connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-            connection.rollback()
+    def roll_back(connection: Any, record: ConnectionPoolEntry | None, state: PoolResetState) -> None:
+        server = connection.pgconn
+        if state.terminate_only or server.transaction_status == pq.TransactionStatus.IDLE:
+            return
+        if server.status != pq.ConnStatus.OK and record is not None:
+            record.invalidate()  # lost, as whoever used it has been told: nothing to roll back, and no news for the log
+            return
+        connection.rollback()  # raises for one in mid-statement, and the pool throws it away
 
     return engine
 
@@ -63,7 +79,7 @@ def make_async_engine(url: URL, *, prepare: bool = True, **kwargs: Any) -> Any:
     """An engine for AsyncSession on psycopg's async face (needs ``duly[async]``)."""
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    connect_args = {"prepare_threshold": 5 if prepare else None, "application_name": "duly"}
+    connect_args = {"prepare_threshold": 5 if prepare else None, "application_name": "duly", **_patience(url)}
     return create_async_engine(
         url.set(drivername="postgresql+psycopg"), connect_args=connect_args, pool_pre_ping=True,
         **{"hide_parameters": True, **kwargs},
@@ -137,6 +153,40 @@ def instant_of(column: bytes | None) -> datetime | None:
     return None if column is None else _EPOCH + timedelta(microseconds=_instant(column)[0])
 
 
+class Answers:
+    """Who waits for an answer of the server, and since when; and how to end that.
+
+    For threads that must never wait for long. A connection can be silent in ways that no system notices: a proxy that still
+    takes what is sent, a server that is stopped.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._awaited: dict[Any, tuple[str, float, Any]] = {}
+        event.listen(engine, "checkout", self._taken)
+        event.listen(engine, "checkin", self._returned)
+
+    def _taken(self, connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
+        self._awaited[record] = threading.current_thread().name, time.monotonic(), connection
+
+    def _returned(self, _connection: Any, record: ConnectionPoolEntry) -> None:
+        self._awaited.pop(record, None)
+
+    def give_up(self, threads: Collection[str], seconds: float) -> list[str]:
+        """Hang up where one of these threads has had a connection for longer than so many seconds; its statement fails then, as when the
+        server is lost. Returns their names."""
+        late = time.monotonic() - seconds
+        out = []
+        for record, (name, since, connection) in list(self._awaited.items()):
+            if since < late and name in threads and self._awaited.pop(record, None) is not None:
+                with (
+                    contextlib.suppress(OSError, psycopg.Error),
+                    socket.socket(fileno=os.dup(connection.fileno())) as line,
+                ):
+                    line.shutdown(socket.SHUT_RDWR)
+                out.append(name)
+        return out
+
+
 class Kept:
     """A connection kept out of the pool between transactions of one statement: there and back is a tenth of what such a
     one takes. Threads that come while it is in use are served by the pool."""
@@ -151,7 +201,7 @@ class Kept:
         try:
             found = fn(pooled)
         except BaseException:
-            pooled.close()  # the pool's reset notices what broke
+            pooled.close()  # the pool's reset looks what broke
             raise
         if self._idle:
             pooled.close()
@@ -212,6 +262,7 @@ class Listener:
     ) -> None:  # fmt: skip
         self._channels = channels
         self._conninfo = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self._patience: dict[str, Any] = {**_patience(url)}
         self._ring, self._failed = ring, failed
         self._stop = threading.Event()
         self._connection: psycopg.Connection[Any] | None = None
@@ -229,7 +280,7 @@ class Listener:
         while not self._stop.is_set():
             try:
                 with psycopg.connect(
-                    self._conninfo, autocommit=True, application_name="duly-listen", connect_timeout=10
+                    self._conninfo, autocommit=True, application_name="duly-listen", **self._patience
                 ) as connection:
                     pause = 0.1
                     for channel in self._channels:

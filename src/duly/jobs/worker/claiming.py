@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
+from functools import cached_property, partial
 
 import orjson
 
@@ -11,7 +13,7 @@ from duly.jobs.run import Run
 from duly.jobs.settle import Claimed
 from duly.jobs.sql.sqlite import ANY_READY
 from duly.jobs.worker.running import Running
-from duly.kernel.errors import DatabaseUnavailable, brief
+from duly.kernel.errors import DatabaseBusy, DatabaseConflict, DatabaseUnavailable, brief
 
 #: Seconds after which the claimer looks again whether the settler is still at it.
 YIELD = 0.02
@@ -22,7 +24,14 @@ MOMENT = 0.0003
 class Claiming(Running):
     """Takes work."""
 
+    @cached_property
+    def _unanswered(self) -> list[tuple[int, float]]:
+        """Claims whose answer never came: their token, and until when their jobs are looked for."""
+        return []
+
     def _claim_step(self) -> None:
+        if self._unanswered:
+            self._return_unanswered()
         if time.monotonic() >= self._next_due:
             self._promote()
         if self._yields():
@@ -123,16 +132,45 @@ class Claiming(Running):
             ANY_READY, {"queues": orjson.dumps(list(rooms)).decode()}
         ):
             return 0  # a claim would have to write, and wait for those who do
-        rows = self.db.once(lambda c: engine.store.claim(c, rooms, tasks, token, self.terms.seconds, self.name))
+        rows = self._answer(
+            token,
+            lambda: self.db.once(lambda c: engine.store.claim(c, rooms, tasks, token, self.terms.seconds, self.name)),
+        )
         self._deliver(rows, asked_at)
         return len(rows)
 
+    def _answer(self, token: int, claim: Callable[[], list[Claimed]]) -> list[Claimed]:
+        """What a claim answers. A connection that was lost may have been so after the database had committed it."""
+        try:
+            return claim()
+        except DatabaseUnavailable as error:
+            if not isinstance(error, DatabaseConflict | DatabaseBusy):
+                self._unanswered.append((token, time.monotonic() + self.terms.seconds))
+            raise
+
+    def _return_unanswered(self) -> None:
+        """Jobs of claims whose answer never came are nobody's: without this their leases would lapse, an attempt each.
+
+        It is looked again for as long as a lease, as the lost statement may still be at work.
+        """
+        now = time.monotonic()
+        store = self.engine.store
+        for token, until in self._unanswered[:]:
+            if found := self.db.write(partial(store.unclaim, token=token, worker=self.name)):
+                self.emitter.emit("claim_given_back", "warning", worker=self.name, jobs=found)
+                self.db.bells.ring()
+            if found or now > until:
+                self._unanswered.remove((token, until))
+
     def _claim_governed(self, name: str, room: int, tasks: list[str]) -> int:
         engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()
-        rows = self.db.write(
-            lambda c: engine.queues.claim_governed(
-                c, name, room, tasks, token, self.terms.seconds, self.name, self.house.note_hold
-            )
+        rows = self._answer(
+            token,
+            lambda: self.db.write(
+                lambda c: engine.queues.claim_governed(
+                    c, name, room, tasks, token, self.terms.seconds, self.name, self.house.note_hold
+                )
+            ),
         )
         self._deliver(rows, asked_at)
         return len(rows)

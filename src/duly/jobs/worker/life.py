@@ -23,6 +23,8 @@ from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Seconds that handlers which were told to stop have for it, and when the worker was told a second time.
 UNWIND, UNWIND_AT_ONCE = 2.0, 0.2
+#: Seconds without an answer after which a loop gives up its connection: so many, or a lease.
+SILENCE = 30.0
 
 
 class Worker(Settling):
@@ -82,12 +84,14 @@ class Worker(Settling):
         for supervised in self.loops:
             supervised.start()
         watch = asyncio.create_task(self._watch_idle()) if self._until_idle is not None else None
+        silence = asyncio.create_task(self._watch_silence())
         try:
             await self._stopped.wait()
             await self._drain()
         finally:
             if watch is not None:
                 watch.cancel()
+            silence.cancel()
             self.state = "stopped"
             for supervised in self.loops:
                 supervised.stop()
@@ -199,6 +203,17 @@ class Worker(Settling):
     def ready(self) -> bool:
         """Is it claiming, settling and keeping its leases?"""
         return self.state == "running" and not self.problems
+
+    async def _watch_silence(self) -> None:
+        """Let no loop that the jobs depend on wait for ever on a connection where nobody answers any more."""
+        threads = [one.thread.name for one in (self._claimer, self._settler, self._heart)]
+        seconds = max(SILENCE, self.terms.seconds)
+        while True:
+            await asyncio.sleep(min(seconds / 6, 5))
+            for name in self.db.give_up(threads, seconds):
+                self.emitter.emit(
+                    "answer_missing", "error", worker=self.name, loop=name.removeprefix("duly-"), seconds=seconds
+                )
 
     async def _watch_idle(self) -> None:
         """End the worker once there is nothing left for it."""

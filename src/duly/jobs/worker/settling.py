@@ -12,7 +12,7 @@ from duly.jobs.loops import LOOP_BACKOFF
 from duly.jobs.run import Run
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.worker.claiming import Claiming
-from duly.kernel.errors import DatabaseUnavailable, brief
+from duly.kernel.errors import DatabaseConflict, brief
 
 #: Seconds for which the settler waits for more ends of the same turn of the loop.
 LINGER = 0.003
@@ -44,14 +44,19 @@ class Settling(Claiming):
             except Exception as error:
                 # The outcome of the runs is known and must not be lost: write it again until the database takes it.
                 failures += 1
-                if len(batch) > 1 and not isinstance(error, DatabaseUnavailable):
+                blamed = self.db.blames_values(error)
+                if len(batch) > 1 and blamed:
                     self._write_one_by_one(batch)
                     return
                 self._settler.ready, self._settler.problem = False, brief(error)
                 self.emitter.emit(
-                    "settle_failed", "error", error=self._settler.problem, jobs=len(batch), failures=failures
+                    "settle_failed",
+                    "warning" if isinstance(error, DatabaseConflict) else "error",  # a collision is over the next time
+                    error=self._settler.problem,
+                    jobs=len(batch),
+                    failures=failures,
                 )
-                if not isinstance(error, DatabaseUnavailable):
+                if blamed:
                     held = self._write_plainly(settlements[0], error)
                     break
                 if self._settler.stopping.wait(LOOP_BACKOFF.delay(failures)):
@@ -119,7 +124,7 @@ class Settling(Claiming):
             try:
                 held = self._write([run.settlement])
             except Exception as error:
-                if isinstance(error, DatabaseUnavailable):
+                if not self.db.blames_values(error):
                     self._put_back([run])
                     continue
                 held = self._write_plainly(run.settlement, error)
@@ -127,7 +132,11 @@ class Settling(Claiming):
 
     def _write_plainly(self, s: Settlement, error: Exception) -> set[int]:
         """Write the end of a run without what the database would not take. If even that fails, the lease lapses and the
-        rescue accounts for the run."""
+        rescue accounts for the run.
+
+        Only where the values are to blame: a database that takes nothing now (read-only after a failover, a right that is
+        missing) is waited for, as one that does not answer.
+        """
         self.emitter.emit("settlement_refused", "error", job=s.id, error=brief(error))
         plain = Settlement(
             s.id, s.token, s.event, s.status, output="{}" if s.final else None, error=UNSTORABLE, action=s.action, level=s.level,
