@@ -192,6 +192,33 @@ def test_under_run_after_only_the_last_of_a_blackout_fires() -> None:
     assert said(over) == [(4, "fired", "blackout")]
 
 
+def test_under_run_after_one_fires_for_each_blackout_of_an_outage() -> None:
+    now = at(24 * 3 + 5)
+    made = plan(facts(calendar=BLACKOUT, catch_up="all", blackout="run_after"), now)
+    fired = [d.due_at for d in made.decisions if d.status is FIRED and BLACKOUT.covers(d.due_at)]
+    assert fired == [at(24 * day + 4) for day in range(4)]
+    # and where it ends in the next one, those of the former wait beside the last of this
+    within = plan(facts(calendar=BLACKOUT, catch_up="all", blackout="run_after"), at(24 + 3.5))
+    waits = [d.due_at for d in within.decisions if d.status is DEFERRED and BLACKOUT.covers(d.due_at)]
+    assert waits == [at(4), at(24 + 3)]
+
+
+def test_under_run_after_one_fires_for_a_blackout_of_more_portions_than_one() -> None:
+    known = facts(recurrence=Cron("* * * * *", tz="UTC"), catch_up="all", blackout="run_after", calendar=BLACKOUT)
+    assert [d.due_at for d in slept(known, at(5), 20) if BLACKOUT.covers(d.due_at)] == [at(4.5) - MINUTE]
+    # what waited since before the outage is followed by what is wanted only; where nothing is, it runs itself
+    waiting = replace(known, decided_until=at(2), waiting=(Waiting(at(2), "blackout"),))
+    for wants, last in (("latest", at(2)), (HOUR, at(4.5) - MINUTE), ("none", at(2)), ("all", at(4.5) - MINUTE)):
+        late = replace(waiting, policies=Policies(catch_up=wants, blackout="run_after"))
+        fired = [d.due_at for d in slept(late, at(5), 20) if BLACKOUT.covers(d.due_at)]
+        assert fired == [last], wants
+
+
+def test_under_run_after_what_was_planned_before_a_blackout_and_found_late_in_it_runs_besides() -> None:
+    made = plan(facts(calendar=BLACKOUT, catch_up="all", blackout="run_after"), at(3.5))
+    assert said(made) == [(1, "deferred", "blackout"), (2, "skipped", "blackout"), (3, "deferred", "blackout")]
+
+
 def test_a_blackout_that_was_slept_through_is_dealt_with_afterwards() -> None:
     now = at(4.5) + timedelta(seconds=1)
     for rule, expected in (
@@ -327,12 +354,15 @@ class Life:
     #: When each job began (the tick that made it) and when it ends.
     jobs: list[tuple[datetime, datetime]] = field(default_factory=list)
     fired: list[tuple[datetime, datetime]] = field(default_factory=list)
+    #: When somebody is to look again.
+    look_at: datetime | None = None
 
-    def look(self, now: datetime, duration: timedelta) -> None:
+    def look(self, now: datetime, duration: timedelta, most: int = 500) -> None:
         alive = [job for job in self.jobs if job[1] > now]
         waiting = [Waiting(d.due_at, d.reason or "") for _, d in sorted(self.ledger.items()) if d.status is DEFERRED]
         known = replace(self.facts, waiting=waiting, alive=len(alive))
-        made = checked(plan(known, now))
+        made = checked(plan(known, now, most))
+        self.look_at = made.look_at
         if made.replaces:
             self.jobs = [(began, min(ends, now)) for began, ends in self.jobs]
         for d in made.decisions:
@@ -344,10 +374,71 @@ class Life:
                 self.jobs.append((now, now + duration))
                 self.fired.append((d.due_at, now))
         assert made.decided_until >= self.facts.decided_until
-        assert made.next_at is None or made.next_at > now
+        assert made.next_at is None or made.next_at > now or most < 500 or len(made.decisions) >= most
         if any(d.status is DEFERRED for d in self.ledger.values()):
             assert made.look_at is not None
         self.facts = replace(self.facts, decided_until=made.decided_until)
+
+
+def slept(known: Facts, now: datetime, most: int = 500) -> list[Decision]:
+    """What fires when somebody looks again and again at one instant, at so many at once, until there is nothing to look at."""
+    fired: list[Decision] = []
+    waiting = {each.due_at: each.reason for each in known.waiting}
+    while True:
+        held = [Waiting(due_at, reason) for due_at, reason in sorted(waiting.items())]
+        made = checked(plan(replace(known, waiting=held), now, most))
+        for d in made.decisions:
+            waiting.pop(d.due_at, None)
+            if d.status is DEFERRED:
+                waiting[d.due_at] = d.reason or ""
+            elif d.status is FIRED:
+                fired.append(d)
+        known = replace(known, decided_until=made.decided_until)
+        if made.look_at is None or made.look_at > now:
+            return fired
+
+
+def lived(known: Facts, looks: list[datetime], most: int = 500) -> set[datetime]:
+    """The planned instants that fire when somebody looks at these instants."""
+    life = Life(known)
+    for now in looks:
+        while True:
+            life.look(now, timedelta(0), most)
+            if life.look_at is None or life.look_at > now:
+                break
+    fired = {due_at for due_at, _ in life.fired}
+    assert len(fired) == len(life.fired)
+    return fired
+
+
+several = st.sampled_from(
+    [
+        BLACKOUT,
+        Calendar([Window(start="02:00", end="04:30", tz="UTC"), Window(start="04:30", end="05:00", tz="UTC")]),
+        Calendar([Window(start="22:00", end="07:00", tz="Europe/Paris"), Window(start="12:05", end="12:50", tz="UTC")]),
+        Calendar([Window(start="01:00", end="01:30", tz="UTC"), Window(start="01:20", end="03:00", tz="UTC")]),
+    ]
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(1, 900), max_size=6),
+    st.sampled_from([HOURLY, Cron("*/20 * * * *", tz="UTC"), Every("7m", anchor=START), Cron("* * * * *", tz="UTC")]),
+    st.sampled_from(["defer", "skip", "run_after"]),
+    several,
+    st.sampled_from([7, 500]),
+)
+def test_when_everything_is_caught_up_the_same_fires_however_seldom_somebody_looks(
+    looks: list[int], recurrence: Recurring, blackout: Any, calendar: Calendar, most: int
+) -> None:
+    known = facts(recurrence=recurrence, catch_up="all", blackout=blackout, calendar=calendar)
+    seldom = [at(3) + MINUTE * sum(looks[: n + 1]) for n in range(len(looks))]
+    end = calendar.free_from(seldom[-1] if seldom else at(30))
+    assert end is not None
+    seldom.append(end)
+    every_minute = [START + MINUTE * n for n in range(1, round((end - START) / MINUTE) + 1)]
+    assert lived(known, seldom, most) == lived(known, every_minute)
 
 
 steps = st.lists(st.tuples(st.integers(1, 400), st.booleans(), st.integers(0, 300)), min_size=1, max_size=25)

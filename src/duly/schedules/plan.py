@@ -1,6 +1,6 @@
 """What should happen to a schedule's occurrences, given its facts and the present instant. Pure.
 
-The order of the questions: is it due; was it found in time (catch-up); is the schedule paused; does a blackout cover it; does an
+The order of the questions: is it due; is the schedule paused; was it found in time (catch-up); does a blackout cover it; does an
 earlier job still live (overlap). Each occurrence that is due leaves here with one decision, in order of its planned instant.
 """
 
@@ -109,10 +109,11 @@ def plan(facts: Facts, now: datetime, most: int = PORTION) -> Plan:
     for at in due:
         if at not in facts.fired:
             _look_at(facts, at, now, decided, runnable)
-    runnable = _one_after_blackout(facts, runnable, decided)
-    replaces = _overlap(facts, runnable, now, decided)
     until = due[-1] if due else facts.decided_until
     next_at = next_planned(facts, until)
+    if facts.policies.blackout == "run_after":
+        runnable = _one_after_each_blackout(facts, runnable, decided, now, until)
+    replaces = _overlap(facts, runnable, now, decided)
     releases = [d.release_at for d in decided.values() if d.status is Status.DEFERRED and d.release_at is not None]
     looks = releases if next_at is None else [next_at, *releases]
     if facts.more_waiting:
@@ -201,24 +202,35 @@ def _released(facts: Facts, now: datetime, decided: dict[datetime, Decision]) ->
     return free
 
 
-def _one_after_blackout(facts: Facts, runnable: list[_Due], decided: dict[datetime, Decision]) -> list[_Due]:
-    """Under ``run_after``, of those that a blackout held only the last one runs."""
-    if facts.policies.blackout != "run_after":
-        return runnable
-    policy = "blackout=run_after"
-    held = sorted(at for at, d in decided.items() if d.status is Status.DEFERRED and d.reason == "blackout")
-    after = [due.due_at for due in runnable if due.after_blackout]
-    last = max([*held, *after], default=None)
-    for at in held:
-        if at != last:
-            decided[at] = Decision(at, Status.SKIPPED, "blackout", policy, known=decided[at].known)
-    kept = []
-    for due in runnable:
-        if due.after_blackout and due.due_at != last:
-            decided[due.due_at] = Decision(due.due_at, Status.SKIPPED, "blackout", policy, known=due.waited is not None)
-        else:
-            kept.append(due)
-    return kept
+def _one_after_each_blackout(
+    facts: Facts, runnable: list[_Due], decided: dict[datetime, Decision], now: datetime, until: datetime
+) -> list[_Due]:
+    """Of those that were planned within one stretch of blackout only the last one runs, however many stretches are looked at together.
+
+    What was planned before a blackout and is held by it, as it was found late, is none of its own: it runs besides. ``until``: the last
+    occurrence that is looked at now.
+    """
+    held = [at for at, d in decided.items() if d.status is Status.DEFERRED and d.reason == "blackout"]
+    stretches: list[tuple[datetime | None, list[datetime]]] = []
+    for at in sorted([*held, *(due.due_at for due in runnable if due.after_blackout)]):
+        if stretches and ((end := stretches[-1][0]) is None or at < end):
+            stretches[-1][1].append(at)
+        else:  # one that no blackout covers is free from its own instant on
+            stretches.append((facts.calendar.free_from(at), [at]))
+    left_out: set[datetime] = set()
+    for end, planned in stretches:
+        left_out.update(planned if _is_followed(facts, end, now, until) else planned[:-1])
+    waited = {each.due_at for each in facts.waiting}
+    for at in left_out:
+        decided[at] = Decision(at, Status.SKIPPED, "blackout", "blackout=run_after", known=at in waited)
+    return [due for due in runnable if due.due_at not in left_out]
+
+
+def _is_followed(facts: Facts, end: datetime | None, now: datetime, until: datetime) -> bool:
+    """Is an occurrence of the blackout that ends at ``end`` due as well that is only looked at next, behind ``until``, and will be wanted?"""
+    stops = [stop for stop in (now + TICK, end, facts.ends_at) if stop is not None]
+    last = facts.recurrence.previous_before(min(stops))
+    return last is not None and last > until and is_wanted_late(facts, last, now)
 
 
 def _overlap(facts: Facts, runnable: list[_Due], now: datetime, decided: dict[datetime, Decision]) -> bool:

@@ -91,7 +91,7 @@ class Policies:
     #: ``allow``: fire whatever still runs; ``skip``: leave it out; ``queue``: fire when the earlier job has ended, in order;
     #: ``replace``: cancel the earlier job, and fire when it is gone.
     overlap: Overlap = "allow"
-    #: ``defer``: each fires at the end of the blackout, in order; ``run_after``: only the last one does; ``skip``: none.
+    #: ``defer``: each fires at the end of the blackout, in order; ``run_after``: only the last one of each does; ``skip``: none.
     blackout: Blackout = "defer"
 
     def __post_init__(self) -> None:
