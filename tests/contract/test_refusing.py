@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -179,3 +181,24 @@ def test_a_database_url_has_the_last_word_on_patience() -> None:
 
     assert _patience(make_url("postgresql://h/d")) == PATIENCE
     assert "tcp_user_timeout" not in _patience(make_url("postgresql://h/d?tcp_user_timeout=0"))
+
+
+@pytest.mark.parametrize("how", ["replaced", "moved"])
+def test_a_worker_whose_file_was_moved_or_replaced_is_not_ready_and_says_so(sqlite_url: str, how: str) -> None:
+    app, seen = Duly(sqlite_url), list[Event]()
+    app.listen(seen.append)
+    app.task("X")(lambda: None)
+    file = Path(make_url(sqlite_url).database or "")
+    worker = app.worker({"default": 1})
+    worker.house.presence()
+    assert worker.problems == []
+    copy = file.with_suffix(".copy")
+    shutil.copyfile(file, copy)
+    file.rename(file.with_suffix(".old"))
+    if how == "replaced":
+        copy.rename(file)
+    for _ in range(2):
+        worker.house.presence()
+    assert ["was moved or replaced while it was open" in problem for problem in worker.problems] == [True]
+    assert [e.name for e in seen] == ["database_replaced"]
+    app.close()

@@ -62,6 +62,8 @@ class Housekeeper:
         self.online = True
         #: Why this worker makes no progress although work waits; empty when it does.
         self.stalled = ""
+        #: Why what is written here reaches nobody; "" as long as it does.
+        self.replaced = ""
         self._claimed = 0
         self._sealed_at = 0
         self._waited = 0
@@ -210,6 +212,9 @@ class Housekeeper:
     def presence(self) -> None:
         """Say that this worker is here, for people."""
         w = self.worker
+        if not self.replaced and not self.db.is_same_file():
+            self.replaced = f"{self.db.shown_url} was moved or replaced while it was open: what this process writes is not there. Start it anew."
+            self.emitter.emit("database_replaced", "error", worker=w.name, reason=self.replaced)
         problems = w.problems
         values = {
             "state": "unready" if problems and w.state == "running" else w.state, "reason": "; ".join(problems)[:500] or None,

@@ -82,6 +82,7 @@ class Database:
         self._async: Any = None
         self._kept: Kept | None = None
         self._answers: Answers | None = None
+        self._file: tuple[int, int] | None = None
         if self.name == "sqlite":
             self.memory = sqlite.is_memory(self.url)
             if not self.memory and self.url.database:
@@ -131,6 +132,21 @@ class Database:
             return True
         file = Path(self.url.database or "").expanduser()
         return file.exists() and file.stat().st_size > 0
+
+    def is_same_file(self) -> bool:
+        """Does the path still lead to the SQLite file that it led to at the first of these calls? True where there are no files.
+
+        One that was moved away or replaced by a copy goes on being written by those who have it open, and nobody else sees it.
+        """
+        if not self.is_sqlite or self.memory:
+            return True
+        try:
+            found = Path(self.url.database or "").expanduser().stat()
+            here = found.st_dev, found.st_ino
+        except OSError:
+            here = 0, 0
+        self._file = self._file or here
+        return self._file == here
 
     @property
     def shown_url(self) -> str:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from duly.jobs.engine import Engine
 from duly.jobs.house import Housekeeper
@@ -20,6 +20,8 @@ from duly.jobs.worker.settling import Settling
 from duly.jobs.worker.state import Tally
 from duly.kernel.errors import DulyError, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
+
+T = TypeVar("T")
 
 #: Seconds that handlers which were told to stop have for it, and when the worker was told a second time.
 UNWIND, UNWIND_AT_ONCE = 2.0, 0.2
@@ -61,7 +63,17 @@ class Worker(Settling):
             if in_main:
                 self._early, self._before = stack.enter_context(_remembered())
             stack.enter_context(_patient_collector())
-            return _run_to_its_end(self.arun(until_idle=until_idle, signals=in_main))
+            return _run_to_its_end(self.arun(until_idle=until_idle, signals=in_main), self._exited)
+
+    def _exited(self, error: BaseException) -> None:
+        """SystemExit or KeyboardInterrupt has left the loop: whoever raised it did so in a task or a callback of its own. The task that waits
+        for it fails with it; the worker goes on. Where somebody has taken Ctrl-C from us, KeyboardInterrupt is that: the loop hears of
+        the signal as well, as a rule, and otherwise this is how the worker is told."""
+        if isinstance(error, KeyboardInterrupt) and _interrupts():
+            assert self._loop is not None
+            self._loop.call_later(0.1, self._stop_unless_told)
+        else:
+            self.emitter.emit("loop_failed", "error", loop="handlers", error=brief(error), failures=1)
 
     async def arun(self, *, until_idle: bool | float = False, signals: bool = False) -> Tally:
         """The same on a running event loop. ``stop()`` ends it."""
@@ -135,6 +147,10 @@ class Worker(Settling):
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             loop.call_soon_threadsafe(ask)
 
+    def _stop_unless_told(self) -> None:
+        if self._stopped is not None and not self._stopped.is_set():
+            self.stop()
+
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> Any:
         def caught(number: int) -> None:
             again = self._stopped is not None and self._stopped.is_set()
@@ -193,8 +209,7 @@ class Worker(Settling):
     def problems(self) -> list[str]:
         """Why this worker is not ready; empty when it is."""
         out = [f"{x.name}: {x.problem}" for x in self.loops if not x.ready]
-        if self.house.stalled:
-            out.append(self.house.stalled)
+        out += [problem for problem in (self.house.stalled, self.house.replaced) if problem]
         if self._thread_problem:
             out.append(f"threads: {self._thread_problem}")
         return out
@@ -271,19 +286,25 @@ def _remembered() -> Iterator[tuple[list[int], dict[signal.Signals, Any]]]:
                 signal.signal(number, handler)
 
 
-def _run_to_its_end(work: Coroutine[Any, Any, Tally]) -> Tally:
+def _interrupts() -> bool:
+    """Does Ctrl-C raise KeyboardInterrupt in this thread?"""
+    here = threading.current_thread() is threading.main_thread()
+    return here and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _run_to_its_end(work: Coroutine[Any, Any, Tally], exited: Callable[[BaseException], None]) -> Tally:
     """As ``asyncio.run``, but a handler that swallows its cancellation does not keep the program alive: its job has been
-    given back, and the second that it is waited for is a courtesy."""
+    given back, and the second that it is waited for is a courtesy. And a task that exits ends itself and not the loop: see ``exited``."""
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(work)
+        return _run_on(loop, loop.create_task(work), exited)
     finally:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
         if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=1))
+            _run_on(loop, loop.create_task(_wait_a_second(left)), lambda _: None)
         for task in left:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -291,6 +312,21 @@ def _run_to_its_end(work: Coroutine[Any, Any, Tally]) -> Tally:
         loop.run_until_complete(loop.shutdown_default_executor())
         asyncio.set_event_loop(None)
         loop.close()
+
+
+async def _wait_a_second(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks, timeout=1)
+
+
+def _run_on(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T], exited: Callable[[BaseException], None]) -> T:
+    """Run the loop until a task is done, also where SystemExit or KeyboardInterrupt of another one breaks it off: asyncio lets them through."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            exited(error)
 
 
 @contextlib.contextmanager
