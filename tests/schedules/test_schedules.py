@@ -478,6 +478,46 @@ def test_a_backfill_without_overlap_runs_one_after_the_other_behind_what_is_due(
     assert [ran["due_at"][11:13] for ran in scene.ran] == ["21", "22", "23"]
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_backfill_of_what_the_ledger_does_not_know_any_more_is_refused_and_says_from_when_it_does(
+    scene: Scene, dry_run: bool
+) -> None:
+    scene.set("s", Every("1d", anchor=START))
+    for _ in range(3):
+        scene.pass_time(timedelta(days=1))
+    drain(scene.app)
+    scene.schedules.pause("s")
+    for _ in range(41):
+        scene.pass_time(timedelta(days=10))
+    scene.scheduler.keep()
+    span = START, START + timedelta(days=4)
+    with pytest.raises(InvalidArgument) as refused:
+        scene.schedules.backfill("s", *span, dry_run=dry_run)
+    assert refused.value.field == "start"
+    known = scene.clock.now() - timedelta(seconds=scene.app.settings.schedule_retention)
+    since = known.replace(second=0, microsecond=0) + timedelta(minutes=2)
+    assert since.isoformat() in str(refused.value)
+    assert len(scene.ran) == 3
+    # from that instant on it is known, and a person may want the rest all the same
+    later = scene.schedules.backfill("s", since, since + timedelta(days=3), dry_run=True)
+    assert len(later.fired) == 3
+    assert len(scene.schedules.backfill("s", *span, dry_run=dry_run, forgotten=True).fired) == 4
+
+
+def test_a_schedule_that_has_lost_nothing_may_be_backfilled_from_any_time(scene: Scene, db_url: str) -> None:
+    scene.set("young", Every("1d", anchor=START))
+    years = timedelta(days=800)
+    assert len(scene.schedules.backfill("young", START - years, START, dry_run=True).fired) == 800
+    # nobody looked for longer than the ledger is kept: what was due meanwhile was not decided, so it was not forgotten
+    scene.clock.advance(years)
+    assert len(scene.schedules.backfill("young", START + HOUR, scene.clock.now(), dry_run=True).fired) == 799
+    # a ledger that is kept for ever knows it all
+    scene.scheduler.tick()
+    keeper = Duly(db_url, clock=scene.clock, schedule_retention=0)
+    assert keeper.schedules.backfill("young", START - years, START, dry_run=True).fired
+    keeper.close()
+
+
 def test_a_backfill_without_a_past_is_refused(scene: Scene) -> None:
     scene.set(recurrence=Every(1, anchor=START))
     for start, end in ((START + HOUR, START + 2 * HOUR), (START, START - HOUR), (START - 9 * HOUR, START)):

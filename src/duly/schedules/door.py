@@ -316,12 +316,15 @@ class Schedules:
         actor: str = "code",
         reason: str = "",
         dry_run: bool = False,
+        forgotten: bool = False,
     ) -> Backfill:
         """Fire the occurrences planned from ``start`` until before ``end`` (aware) that have not fired, each once.
 
         Those that were skipped or missed, and those from before the schedule was made. Where the schedule allows no overlap they run
-        one after the other, behind what is due by itself. Nothing is taken that is still to come, or that lies beyond the schedule's bounds. Raises NotFound; InvalidArgument
-        for a range without past, or with more than 10,000 occurrences.
+        one after the other, behind what is due by itself. Nothing is taken that is still to come, or that lies beyond the schedule's bounds.
+        Of what is older than the ledger (setting ``schedule_retention``) nobody knows whether it has fired: it is refused, unless
+        ``forgotten`` is true, which fires it all the same. Raises NotFound; InvalidArgument for a range without past, with more than 10,000
+        occurrences, or with some that are forgotten.
         """
         first, stop = in_utc(start, "start"), in_utc(end, "end")
         check_text(reason, "reason")
@@ -346,6 +349,9 @@ class Schedules:
             known: dict[datetime, Occurrence] = {}
             for at in range(0, len(dues), 500):
                 known |= self._store.among(connection, schedule.id, dues[at : at + 500])
+            if not forgotten:
+                # what nobody has looked at yet was never in the ledger
+                self._check_kept(schedule, [at for at in dues if at not in known and at <= schedule.decided_until], now)
             wanted = [at for at in dues if at not in known or known[at].status in (Status.SKIPPED, Status.MISSED)]
             left = tuple(at for at in dues if at not in set(wanted))
             one_by_one = schedule.spec.policies.overlap != "allow"
@@ -364,6 +370,22 @@ class Schedules:
             return Backfill(() if one_by_one else tuple(wanted), tuple(wanted) if one_by_one else (), left, dry_run)
 
         return self._read(lambda c: act(c, [])) if dry_run else self._write(act)
+
+    def _check_kept(self, schedule: Schedule, unknown: Sequence[datetime], now: datetime) -> None:
+        """Refuse occurrences that stand in no ledger because the ledger is not kept for so long. A schedule made since has lost nothing yet."""
+        keep = self._app.engine.settings.schedule_retention
+        if not keep or not unknown:
+            return
+        horizon = now - timedelta(seconds=keep)
+        made = schedule.created_at
+        if unknown[0] < horizon and (made is None or made < horizon):
+            # to the minute, and a little later: it moves on while somebody types it
+            since = horizon.replace(second=0, microsecond=0) + timedelta(minutes=2)
+            raise InvalidArgument(
+                "start",
+                f"leads back to {unknown[0].isoformat()}, and what fired before {since.isoformat()} is not known any more (setting schedule_retention).",
+                f"Let it be {since.isoformat()} or later. A program may give forgotten=True: then all of it fires, whether it has before or not.",
+            )  # fmt: skip
 
     def _fill(
         self, connection: Connection, schedule: Schedule, wanted: Sequence[datetime], known: Mapping[datetime, Occurrence],
