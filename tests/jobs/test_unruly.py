@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -179,3 +182,92 @@ def test_a_job_that_is_cancelled_while_it_waits_for_a_thread_never_begins(
     assert ran == ["wanted"]
     assert app.jobs.get(unwanted.id).status is Status.CANCELLED
     assert app.jobs.get(wanted.id).status is Status.SUCCEEDED
+
+
+def test_a_handler_that_cancels_its_own_task_cancels_no_other_job(app: Duly) -> None:
+    @app.task(max_attempts=1)
+    async def cancels_itself() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return 1
+
+    @app.task(max_attempts=1)
+    async def takes_it_back() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        task.uncancel()
+        return 2
+
+    @app.task(max_attempts=1)
+    async def good(n: int) -> int:
+        await asyncio.sleep(0.01)
+        return n
+
+    jobs = [job for n in range(5) for job in (cancels_itself.enqueue(), good.enqueue(n), takes_it_back.enqueue(), good.enqueue(n))]  # fmt: skip
+    assert app.worker({"default": 2}).run(until_idle=True).succeeded == 20
+    assert [app.jobs.get(made.job.id).output for made in jobs] == [x for n in range(5) for x in (1, n, 2, n)]
+
+
+def test_an_exit_in_a_task_of_a_handler_is_a_failure_of_its_job_and_the_worker_goes_on(app: Duly) -> None:
+    async def tool(error: BaseException) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    errors = {"SystemExit": SystemExit(2), "KeyboardInterrupt": KeyboardInterrupt()}
+
+    @app.task(max_attempts=1)
+    async def waits_for(kind: str) -> None:
+        await asyncio.wait_for(tool(errors[kind]), 5)
+
+    @app.task(max_attempts=1)
+    async def in_parts(kind: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(5))
+            group.create_task(tool(errors[kind]))
+
+    @app.task(max_attempts=1)
+    async def forgets_it(kind: str) -> str:
+        task = asyncio.create_task(tool(errors[kind]))
+        asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(0.01)
+        assert task.done()
+        assert repr(task.exception()) == repr(errors[kind])
+        return "done"
+
+    @app.task(max_attempts=1)
+    async def good() -> str:
+        await asyncio.sleep(0.2)
+        return "good"
+
+    neighbour = good.enqueue().job
+    bad = {kind: [task.enqueue(kind).job for task in (waits_for, in_parts)] for kind in errors}
+    rest = [forgets_it.enqueue(kind).job for kind in errors]
+    tally = app.worker({"default": 10}).run(until_idle=True)
+    assert (tally.succeeded, tally.failed) == (3, 4)
+    assert app.jobs.get(neighbour.id).output == "good"
+    for kind, jobs in bad.items():
+        assert [app.jobs.get(job.id).error["type"] for job in jobs] == [kind, kind]
+    assert [app.jobs.get(job.id).output for job in rest] == ["done", "done"]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_ctrl_c_stops_the_worker_in_good_order_where_a_handler_has_taken_the_signal_from_it(
+    app: Duly, heard: bool
+) -> None:
+    @app.task(max_attempts=1)
+    async def takes_it() -> str:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not heard:
+            signal.set_wakeup_fd(-1)  # the loop's own way to hear of signals
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        await asyncio.sleep(0.2)
+        return "done"
+
+    job, later = takes_it.enqueue().job, takes_it.using(run_in=60).enqueue().job
+    worker = app.worker()
+    assert worker.run().succeeded == 1
+    assert worker.state == "stopped"
+    assert app.jobs.get(job.id).output == "done"
+    assert app.jobs.get(later.id).attempts == 0

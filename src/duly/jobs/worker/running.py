@@ -156,12 +156,13 @@ class Running(Accounts):
 
         An asyncio task per handler is what cancellation and context variables want, and half of what a short handler
         costs. So a handler is driven by hand to where it first waits. One that waits has this task to itself from there on
-        to its end. One that ends before that leaves the task to the next, unless it has changed a context variable.
+        to its end. One that ends before that leaves the task to the next, unless it has changed a context variable or cancelled the task.
 
         A thread that asks for the interpreter gets it after 5 ms. The settler, which does so after each of its statements, would
         hardly write while handlers run, so they lend it now and then.
         """
-        lane, untouched = run.lane, contextvars.copy_context()
+        lane, untouched, me = run.lane, contextvars.copy_context(), asyncio.current_task()
+        assert me is not None
         lane.pumping = True  # the next ones are taken here
         if not self._turning:
             self._new_turn()
@@ -179,7 +180,7 @@ class Running(Accounts):
                     except StopIteration:
                         pass
                     else:
-                        run.handle = asyncio.current_task()
+                        run.handle = me
                         break
                 now = time.monotonic()
                 if self._fused and now > self._lend_at:
@@ -187,6 +188,8 @@ class Running(Accounts):
                     self._lend_at = now + LEND
                 if now > self._turn_until or contextvars.copy_context() != untouched:
                     return
+                if me.cancelling() or me._must_cancel:  # type: ignore[attr-defined]
+                    return  # a handler has cancelled its own task: that is not for the next
                 if self.state != "running" or (found := lane.next_on_loop()) is None:
                     return
                 run, task = found
