@@ -351,8 +351,8 @@ def check_same(known: Callable[..., Any], fn: Callable[..., Any], owner: str, re
     if (known.__module__, known.__qualname__) != (fn.__module__, fn.__qualname__):
         raise InvalidArgument(owner, f"is defined twice: in {known.__module__} and in {fn.__module__}.", remedy)
     before, now = getattr(known, "__code__", None), getattr(fn, "__code__", None)
-    if before is None or now is None:
-        return
+    if before is None or now is None or fn.__module__.startswith("duly."):
+        return  # a room that is made anew takes the place of the one before
     if before is now:
         if not all(map(_alike, _around(known), _around(fn))):
             raise InvalidArgument(
