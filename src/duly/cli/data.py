@@ -87,17 +87,20 @@ _SECRET = (
 
 
 def _settings(settings: Settings) -> None:
+    from duly.monitoring.redact import bare_url, hide_parts
     from duly.storage.database import parse_url, shown
 
     rows = []
     for entry in type(settings).describe():
         value = getattr(settings, entry["name"])
         if entry["name"] == "database_url":
-            value = shown(parse_url(value))
+            value = hide_parts(shown(parse_url(value)), value)
         elif entry["name"] in _SECRET and value:
             value = "(set)"
+        elif entry["unit"] == "URL":
+            value = bare_url(value)
         source = "environment" if entry["variable"] in os.environ else "default"
-        if source == "default" and value != entry["default"]:
+        if source == "default" and getattr(settings, entry["name"]) != entry["default"]:
             source = "application"
         rows.append({"name": entry["name"], "value": value, "source": source, **entry})
     if state().json:

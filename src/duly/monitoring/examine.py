@@ -42,6 +42,7 @@ from duly.monitoring.health import (
     ScheduleFacts,
     WakeFacts,
 )
+from duly.monitoring.redact import bare_url, hide_parts, hide_passwords
 from duly.schedules.read import standing
 from duly.settings import Settings
 from duly.storage import migrate
@@ -75,16 +76,24 @@ def examine(engine: Engine) -> Facts:
         if not db.is_sqlite:
             found["wake"] = wake_facts(db)
     except DulyError as error:
-        found["problem"] = str(error)
+        found["problem"] = _said(db, str(error))
     except SQLAlchemyError as error:  # not a database, a table that is not ours, a right that is missing
         first = str(getattr(error, "orig", None) or error).strip().splitlines()
-        found["problem"] = f"{db.shown_url}: {first[0] if first else type(error).__name__}"
+        found["problem"] = _said(db, f"{db.shown_url}: {first[0] if first else type(error).__name__}")
     return _facts(db, **found)
+
+
+def _said(db: Database, problem: str) -> str:
+    """A problem of the database without any piece of its password."""
+    told = hide_parts(problem, db.settings.database_url)
+    if not db.is_sqlite and "@" in f"{db.url.host}{db.url.database}":
+        told += " (an @ within a password is written %40, a slash %2F)"
+    return told
 
 
 def _facts(db: Database, **found: Any) -> Facts:
     found.setdefault("now", db.clock.now())
-    return Facts(url=db.shown_url, duly=__version__, head=migrate.HEAD, **found)
+    return Facts(url=hide_parts(db.shown_url, db.settings.database_url), duly=__version__, head=migrate.HEAD, **found)
 
 
 # ---------------------------------------------------------------------- this machine
@@ -115,7 +124,9 @@ def login_facts(settings: Settings) -> LoginFacts | None:
     try:
         options = ready(settings)
     except InvalidArgument as error:
-        return LoginFacts(settings.oidc_issuer, f"{error.field} {error.problem}", error.remedy)
+        return LoginFacts(
+            bare_url(settings.oidc_issuer), hide_passwords(f"{error.field} {error.problem}"), error.remedy
+        )
     if options is None:
         return None
     from duly.accounts.oidc.provider import Provider
@@ -123,8 +134,8 @@ def login_facts(settings: Settings) -> LoginFacts | None:
     try:
         asyncio.run(Provider(options).discover())
     except ProviderFailed as failed:
-        return LoginFacts(options.issuer, failed=failed.told)
-    return LoginFacts(options.issuer)
+        return LoginFacts(bare_url(options.issuer), failed=hide_passwords(failed.told))
+    return LoginFacts(bare_url(options.issuer))
 
 
 def _file(db: Database) -> FileFacts:

@@ -7,17 +7,45 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-#: The password of a URL: what stands between the colon after the user and the last @, also where the URL is half-written.
-_PASSWORD = re.compile(r"(//[^:/?#\s@]*):\S*@|(?<=[\w.+-]):[^:/@\s]+@(?=[\w.\[])")
-#: The same as a parameter, in a URL or in a connection string of libpq.
-_PARAMETER = re.compile(r"\b((?:ssl)?password=)(?:'[^']*'|[^&\s']+)")
+#: The password of a URL: what stands between the colon after the user and the last @, also where the URL is half-written, or an @ in it was
+#: not escaped.
+_PASSWORD = re.compile(r"(//[^:/?#\s@]*)(?::\S*|@[^/?#\s]*)@|(?<=[\w.+-]):[^:/@\s]+@(?=[\w.\[])")
+#: The part of such a password that a driver takes for the beginning of the host.
+_HOST = re.compile(r"""(\b(?:host(?: ?name)?|server at|address) )(["'])[^\n]*?@(?=[^@"'\n]*\2)""")
+#: Parameters of libpq that are secrets, in a URL or in a connection string; and what is one by its name in the query of any URL.
+_PARAMETER = re.compile(
+    r"(\b(?:(?:ssl)?password|scram_(?:client|server)_key|oauth_client_secret)\s?=\s?"
+    r"|[?&;][\w.%-]*(?:pass(?:word|wd|phrase|code)|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[\w.%-]*="
+    r"|[?&;](?:key|sig|signature|auth|code)=)"
+    r"(?:'(?:\\.|[^'\\])*'|[^&\s']+)",
+    re.IGNORECASE,
+)
 
 
 def hide_passwords(text: str) -> str:
     """The text with the passwords of URLs in it replaced."""
     if "@" in text:
         text = _PASSWORD.sub(lambda m: f"{m[1] or ''}:***@", text)
-    return _PARAMETER.sub(r"\1***", text) if "password=" in text else text
+        text = _HOST.sub(r"\1\2***@", text)
+    return _PARAMETER.sub(r"\1***", text) if "=" in text else text
+
+
+def bare_url(url: str) -> str:
+    """A URL that anybody may hold a key in, for people: without user and password, and without its query."""
+    base, asked, _ = re.sub(r"//\S*@", "//***@", url.partition("#")[0]).partition("?")
+    return f"{base}?***" if asked else base
+
+
+def hide_parts(text: str, url: str) -> str:
+    """``hide_passwords``, of a text about a URL (as it was given) whose password may hold an @ that was not escaped: a driver cuts it there, and
+    names a piece of it as the host."""
+    base = url.partition("://")[2]
+    known = (base.partition("?")[0] if "@" in base.partition("?")[0] else base).rpartition("@")[0].partition(":")[2]
+    if "@" in known and not url.startswith("sqlite"):
+        pieces = re.split(r"[@/:?#]", known)
+        for piece in sorted(filter(None, pieces), key=len, reverse=True):
+            text = re.sub(rf"(?<!\w){re.escape(piece)}(?!\w)", "***", text)
+    return hide_passwords(text)
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
