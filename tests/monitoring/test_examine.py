@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from alembic import command
 from sqlalchemy import Connection, text, update
 
 from duly import Daily, Duly, Every
@@ -19,7 +20,7 @@ from duly.kernel.errors import SchemaTooNew
 from duly.monitoring.examine import examine, wake_facts
 from duly.monitoring.health import Grade, judge
 from duly.schedules import tables
-from duly.storage import migrate
+from duly.storage import migrate, migrations
 from duly.testing import ManualClock, drain
 
 NOON = datetime(2026, 7, 27, 12, tzinfo=UTC)
@@ -83,6 +84,34 @@ def test_a_newer_database_is_a_failure_where_it_bars_this_code_and_else_a_warnin
         with pytest.raises(SchemaTooNew) as refused:
             app.db.read(lambda c: migrate.check(c, app.db.shown_url))
         assert schema.detail == str(refused.value)
+
+
+def test_a_database_of_any_older_revision_is_to_be_migrated_and_that_is_all_that_is_said_of_it(
+    db_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    older = sorted(file.name[:4] for file in Path(migrations.__file__).parent.glob("versions/0*.py"))[:-1]
+    assert len(older) >= 10
+    sqlite = db_url.startswith("sqlite")
+    url = f"sqlite:///{tmp_path / 'old.db'}" if sqlite else request.getfixturevalue("empty_pg_url")
+    app = Duly(url)
+    for revision in older:
+        app.db.write(lambda c, to=revision: command.upgrade(migrate._config(connection=c), to))
+        facts = examine(app.engine)
+        assert (facts.problem, facts.revision) == ("", revision)
+        [schema] = [f for f in judge(facts) if f.grade is Grade.FAIL]
+        assert schema.check == "schema"
+        assert schema.detail == f"at revision {revision}; this version needs {migrate.HEAD}"
+        assert schema.remedy == "duly migrate"
+    app.close()
+
+
+def test_a_database_that_takes_no_writes_is_a_failure(pg_url: str) -> None:
+    Duly(pg_url).open()
+    app = Duly(f"{pg_url}?options=-c%20default_transaction_read_only%3Don")
+    [database] = [f for f in judge(examine(app.engine)) if f.grade is Grade.FAIL]
+    assert database.check == "database"
+    assert database.detail.startswith("the database is read-only (default_transaction_read_only is on): PostgreSQL ")
+    app.close()
 
 
 def test_jobs_that_could_run_now_are_counted_also_those_whose_moment_has_just_come(

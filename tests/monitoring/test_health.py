@@ -89,6 +89,7 @@ def test_schedules_in_order_are_counted_and_the_next_one_is_named() -> None:
             "warn",
             "3 hours, closed by cli:ada: deploy",
         ),
+        ({"read_only": "a standby"}, "database", "fail", "the database is read-only (a standby): PostgreSQL 18.1"),
         ({"gate": GateFacts(False)}, "gate", "warn", "offline; no worker"),
         (
             {"paused": [PausedQueue("mail", ago(days=2), "cli:bob", "bounce")]},

@@ -67,13 +67,13 @@ def examine(engine: Engine) -> Facts:
             if not file.exists:
                 return _facts(db, **found)
         found |= _answer(db)
-        if found["revision"] is None or found["barred"]:
-            return _facts(db, **found)
+        if found["revision"] is None or found["barred"] or found["revision"] < migrate.HEAD:
+            return _facts(db, **found)  # what an older schema lacks cannot be asked
         found |= db.read(lambda c: _work(engine, c))
         if found["revision"] == migrate.HEAD:
             found["alerts"] = alert_facts(engine)
             found["schedules"] = db.read(lambda c: schedule_facts(c, found["now"]))
-        if not db.is_sqlite:
+        if not db.is_sqlite and not found["read_only"]:  # where nothing is written, nobody is woken
             found["wake"] = wake_facts(db)
     except DulyError as error:
         found["problem"] = _said(db, str(error))
@@ -197,8 +197,10 @@ def _answer(db: Database) -> dict[str, Any]:
             "revision": migrate.current(connection),
             "barred": _barred(connection, db.shown_url),
             "now": db.clock.now(),
+            "read_only": "",
         }
         if not db.is_sqlite:
+            out["read_only"] = _read_only(connection)
             before = db.clock.now()
             there: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
             after = db.clock.now()
@@ -207,6 +209,14 @@ def _answer(db: Database) -> dict[str, Any]:
         return out
 
     return db.read(ask)
+
+
+def _read_only(connection: Connection) -> str:
+    """Why PostgreSQL takes no writes; empty where it does."""
+    standby, always = connection.execute(
+        text("SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'")
+    ).one()
+    return "a standby" if standby else "default_transaction_read_only is on" if always else ""
 
 
 def _barred(connection: Connection, where: str) -> str:

@@ -182,6 +182,8 @@ class Facts:
     latency: float | None = None
     problem: str = ""
     revision: str | None = None
+    #: Why nothing can be written; empty where it can.
+    read_only: str = ""
     #: Why this code may not run on the database, where a newer Duly has barred it.
     barred: str = ""
     skew: float | None = None
@@ -299,7 +301,10 @@ def _database(f: Facts) -> Iterator[Finding]:
         return
     assert f.latency is not None
     answer = f"{f.version} at {f.url}, a round trip takes {_span(f.latency)}"
-    if f.latency > 0.05:
+    if f.read_only:
+        remedy = "name the primary of this standby" if f.read_only == "a standby" else "let it be written to: ALTER DATABASE … or ALTER ROLE … SET default_transaction_read_only = off"  # fmt: skip
+        yield fail("database", f"the database is read-only ({f.read_only}): {answer}", remedy)
+    elif f.latency > 0.05:
         yield warn(
             "database", answer, "bring the worker nearer to its database; each claim and settlement waits this long"
         )
