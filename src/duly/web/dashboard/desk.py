@@ -294,7 +294,7 @@ def query(path: str, **given: Any) -> str:
 def where(who: Identity, tenant: str, what: str) -> str | None:
     """The tenant that is meant: of who belongs to one, that one. Raises NotFound for another than one's own."""
     if who.tenant is not None and tenant not in ("", who.tenant):
-        raise NotFound(what, tenant)
+        raise NotFound(f"{what} of the tenant", f"{tenant!r} that you may see: you belong to {who.tenant!r}")
     return whose(who, check_text(tenant, "tenant") or None)
 
 
