@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,81 @@ def helped(folder: str) -> None:
     apart.helper(Path(folder))
 
 
+async def spin(folder: str, job: Job) -> None:
+    """Be ready to run at any turn of the loop, until told to have the effect."""
+    write("begin", job=job.id, attempt=job.attempts)
+    while not (Path(folder) / "go").exists():
+        await asyncio.sleep(0)
+    effect(job)
+
+
+async def fork_on_the_loop(how: str) -> int:
+    """Fork, with a copy that ends as told. The code with which it has ended."""
+    if how.endswith("later"):
+        await asyncio.sleep(0.05)
+    pid = os.fork()
+    if pid == 0:
+        write("copy", copy=os.getpid())
+        if how.startswith("wait"):
+            await asyncio.sleep(0)
+            write("beyond")
+        return in_copy(how)
+    return await asyncio.to_thread(code_of, pid)
+
+
+async def fork_in_a_task(how: str) -> int:
+    return await asyncio.create_task(fork_on_the_loop(how))
+
+
+def fork_on_a_thread(how: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        write("copy", copy=os.getpid())
+        return in_copy(how)
+    return code_of(pid)
+
+
+def fork_and_book(session: Session, job: Job, how: str) -> int:
+    session.execute(BOOK, {"job": job.id, "attempt": job.attempts, "worker": job.worker})
+    return fork_on_a_thread(how)
+
+
+async def fork_and_abook(session: AsyncSession, job: Job, how: str) -> int:
+    await session.execute(BOOK, {"job": job.id, "attempt": job.attempts, "worker": job.worker})
+    return await fork_on_the_loop(how)
+
+
+def fork_and_signal(number: int) -> int:
+    """Fork, and send the copy a signal while it is in the handler. The code with which it has ended."""
+    pid = os.fork()
+    if pid == 0:
+        write("copy", copy=os.getpid())
+        time.sleep(20)
+        return 0
+    time.sleep(0.3)
+    os.kill(pid, number)
+    return code_of(pid)
+
+
+def in_copy(how: str) -> int:
+    if how.startswith("exit"):
+        sys.exit(7)
+    if how.startswith("raise"):
+        raise ValueError("in the copy")
+    return -1
+
+
+def code_of(pid: int) -> int:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    raise TimeoutError("the copy has not ended")
+
+
 def die_on_a_thread(job: Job) -> None:
     effect(job)
     os._exit(7)
@@ -205,6 +280,16 @@ def enter(job: Job, seconds: float = 0) -> dict[str, Any]:
 ELSEWHERE = {"BOOK", "ABOOK", "ENTER", "APART", "APART_BRIEFLY", "APART_LATE", "HELPED"}
 
 
+FORKING: dict[str, Callable[..., Any]] = {
+    "FORK_LOOP": fork_on_the_loop,
+    "FORK_TASK": fork_in_a_task,
+    "FORK_THREAD": fork_on_a_thread,
+    "FORK_BOOK": fork_and_book,
+    "FORK_ABOOK": fork_and_abook,
+    "FORK_SIGNAL": fork_and_signal,
+}
+
+
 def define(app: Duly) -> Duly:
     """The tasks of these tests, for the processes that run them and for the test that enqueues them."""
     app.task("WORK", max_attempts=MANY, backoff=SOON)(work)
@@ -221,6 +306,9 @@ def define(app: Duly) -> Duly:
     app.task("APART", run_in="process", backoff=SOON)(apart.apart)
     app.task("APART_BRIEFLY", run_in="process", timeout=1, max_attempts=1)(apart.apart)
     app.task("HELPED")(helped)
+    app.task("SPIN")(spin)
+    for name, fork in FORKING.items():
+        app.task(name, max_attempts=1)(fork)
     app.task("APART_LATE", run_in="process", max_attempts=1, timeout=0.5)(apart_late.apart_late)
     return app
 

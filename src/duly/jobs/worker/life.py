@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from duly.jobs.copies import leave
 from duly.jobs.engine import Engine
 from duly.jobs.house import Housekeeper
 from duly.jobs.loops import Loop
@@ -69,6 +70,8 @@ class Worker(Settling):
         """SystemExit or KeyboardInterrupt has left the loop: whoever raised it did so in a task or a callback of its own. The task that waits
         for it fails with it; the worker goes on. Where somebody has taken Ctrl-C from us, KeyboardInterrupt is that: the loop hears of
         the signal as well, as a rule, and otherwise this is how the worker is told."""
+        if self._copied.yes:
+            leave(error)
         if isinstance(error, KeyboardInterrupt) and _interrupts():
             assert self._loop is not None
             self._loop.call_later(0.1, self._stop_unless_told)
@@ -83,6 +86,11 @@ class Worker(Settling):
         if until_idle is not False:
             self._until_idle = 0.0 if until_idle is True else float(until_idle)
         restore = self._catch_signals(loop) if signals else None
+        with self._copied.watched(loop, restore):
+            return await self._arun(loop, restore)
+
+    async def _arun(self, loop: asyncio.AbstractEventLoop, restore: Callable[[], None] | None) -> Tally:
+        assert self._stopped is not None
         if self._early:  # somebody asked while this was being got ready
             self.stop()
         listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)))

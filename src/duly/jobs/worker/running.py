@@ -16,6 +16,7 @@ from typing import Any
 
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
+from duly.jobs.copies import leave
 from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, call, failed, prepare, refused, succeeded
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
@@ -180,6 +181,8 @@ class Running(Accounts):
                     except StopIteration:
                         pass
                     else:
+                        if self._copied.yes:
+                            leave()
                         run.handle = me
                         break
                 now = time.monotonic()
@@ -205,21 +208,31 @@ class Running(Accounts):
             if task.transactional is not None:
                 await self._run_async_transaction(run, task, arguments)
                 return
-            outcome = succeeded(run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload)
-        except InvalidArgument as error:
-            outcome = self._unreadable(run, error)
-        except Settled as done:
-            outcome, run.settlement = _WRITTEN, done.settlement
-        except LeaseLost:
-            outcome = Outcome(OutcomeKind.LOST)
+            result = await task.fn(*arguments.args, **arguments.kwargs)
+            if self._copied.yes:
+                leave()
+            outcome = succeeded(run, result, self.settings.max_payload)
         except BaseException as error:  # SystemExit too: a handler that calls sys.exit() fails, the worker goes on
-            outcome = failed(run, error, self.clock.now())
+            outcome = self._raised(run, error)
         finally:
             try:
                 CURRENT.reset(mark)
             except ValueError:
                 pass  # thrown away with its event loop, by the collector, in some other context
         self._end(run, outcome, outcome is _WRITTEN)
+
+    def _raised(self, run: Run, error: BaseException) -> Outcome:
+        """The outcome of a handler on the loop that raised. Does not return in a copy of the worker."""
+        if self._copied.yes:
+            leave(error)
+        if isinstance(error, InvalidArgument):
+            return self._unreadable(run, error)
+        if isinstance(error, Settled):
+            run.settlement = error.settlement
+            return _WRITTEN
+        if isinstance(error, LeaseLost):
+            return Outcome(OutcomeKind.LOST)
+        return failed(run, error, self.clock.now())
 
     def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
         """InvalidArgument before the handler ran is about the stored input; from inside the handler it is an ordinary failure."""
@@ -240,12 +253,24 @@ class Running(Accounts):
             if task.transactional is not None:
                 self._run_transaction(run, task, arguments)
                 return
-            outcome = succeeded(run, call(task, arguments), self.settings.max_payload)
+            outcome = succeeded(run, self._called(task, arguments), self.settings.max_payload)
         except InvalidArgument as error:
             outcome = self._unreadable(run, error)
         except BaseException as error:
             outcome = failed(run, error, self.clock.now())
         self._end_soon(run, outcome)
+
+    def _called(self, task: Task[Any, Any], arguments: Arguments) -> Any:
+        """What a plain handler returns; raises what it raises. Does not come back in a copy of the worker."""
+        try:
+            result = call(task, arguments)
+        except BaseException as error:
+            if self._copied.yes:
+                leave(error)
+            raise
+        if self._copied.yes:
+            leave()
+        return result
 
     def _run_process(self, run: Run, task: Task[Any, Any]) -> None:
         from duly.jobs import processes
@@ -310,7 +335,7 @@ class Running(Accounts):
             with Session(self.db.session_engine) as session:
                 try:
                     arguments.kwargs[task.transactional] = session
-                    outcome = succeeded(run, call(task, arguments), self.settings.max_payload)
+                    outcome = succeeded(run, self._called(task, arguments), self.settings.max_payload)
                     decided = self._decide(run, outcome)
                     if not self.engine.store.settle(session.connection(), [decided], self.name):
                         raise LeaseLost(f"job {run.claimed.id} belongs to another worker by now")
@@ -334,9 +359,15 @@ class Running(Accounts):
             async with AsyncSession(self.db.async_engine) as session:
                 try:
                     arguments.kwargs[task.transactional] = session
-                    outcome = succeeded(
-                        run, await task.fn(*arguments.args, **arguments.kwargs), self.settings.max_payload
-                    )
+                    try:
+                        result = await task.fn(*arguments.args, **arguments.kwargs)
+                    except BaseException as error:
+                        if self._copied.yes:
+                            leave(error)
+                        raise
+                    if self._copied.yes:
+                        leave()
+                    outcome = succeeded(run, result, self.settings.max_payload)
                     decided = self._decide(run, outcome)
                     if not await session.run_sync(
                         lambda s: self.engine.store.settle(s.connection(), [decided], self.name)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from duly.jobs.claim import Lane
+from duly.jobs.copies import Copied
 from duly.jobs.engine import Engine
 from duly.jobs.handover import HOLDER, never_begun
 from duly.jobs.loops import Loop, Threads
@@ -109,6 +110,8 @@ class WorkerState:
         self._batches, self._waited_at = 0, -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = Threads(min(MAX_THREADS, max(1, sum(queues.values()))))
+        #: Is this a copy of the worker that a handler has forked?
+        self._copied = Copied()
         #: Why there are fewer threads than are wanted, until there are enough.
         self._thread_problem = ""
         self._children: Children | None = None  # made for the first handler in a process
