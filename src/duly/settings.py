@@ -127,7 +127,7 @@ class Settings:
     rounds_cooldown: float = _setting(
         86_400.0,
         "s",
-        "How long after a round has closed the next may be planned. With 24 h open a day's wait makes a round every 48 h; 0 makes one a day.",
+        "How long after a round has closed the next may be planned. With 24 h open a day's wait makes a round every 48 h; 0 makes one a day, but for drop times late in the evening.",
         low=0,
     )
     rounds_late_open_limit: float = _setting(

@@ -212,7 +212,7 @@ class Root(Group):
             if isinstance(error, SystemExit):
                 raise
             if asked.debug and not isinstance(error, click.ClickException | click.Abort):
-                traceback.print_exception(error)
+                click.echo(visible(hide_passwords("".join(traceback.format_exception(error)))), err=True, nl=False)
             code = fail(error)
         finally:
             _restore("DULY_DATABASE_URL", url)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import threading
 import weakref
@@ -442,6 +443,8 @@ class Database:
 
 #: PostgreSQL's codes for a transaction that was rolled back because of another one: a serialization failure, a deadlock.
 _CONFLICTS = frozenset({"40001", "40P01"})
+#: Parameters of libpq that are secrets, however they are written.
+_SECRET = re.compile(r"password|scram_(client|server)_key|oauth_client_secret", re.IGNORECASE)
 #: PostgreSQL's code for a write where there may be none: a standby, a server that protects its last space.
 _READ_ONLY = "25006"
 #: PostgreSQL's classes for data, constraints, raised exceptions (of somebody's trigger) and limits.
@@ -477,6 +480,10 @@ def parse_url(text: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """A URL without its passwords, for people: the one before the host, and those that libpq takes as parameters."""
-    hidden = {name: "---" for name in ("password", "sslpassword") if name in url.query}
-    return url.update_query_dict(hidden).render_as_string(hide_password=True)
+    """A URL without its passwords, for people: the one before the host, and the secrets that libpq takes as parameters.
+
+    What stands before an "@" in the host is the rest of a password in which one was not escaped.
+    """
+    hidden = {name: "***" for name in url.query if _SECRET.search(name)}
+    host = (url.host or "").rpartition("@")[2] or url.host
+    return url.set(host=host).update_query_dict(hidden).render_as_string(hide_password=True)
