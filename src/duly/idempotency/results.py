@@ -8,8 +8,6 @@ recorded at all: a duplicate is better given nothing than something else.
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, get_type_hints
 
@@ -19,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from duly.jobs.codec import is_plain
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_value
+from duly.kernel.payload import check_value, has_long_number
 
 #: The longest text that is recorded, in bytes.
 LONGEST = 1_000_000
@@ -62,7 +60,7 @@ class Results:
             check_value(plain, "result")
             return orjson.dumps(plain)
         text: bytes = self._adapter.dump_json(result, warnings="error")
-        if _is_beyond(text):
+        if has_long_number(text):
             return None  # read again, it would be a float that is near to it
         back = self._adapter.validate_json(text)
         return orjson.dumps(orjson.loads(text)) if back == result and type(back) is type(result) else None
@@ -72,19 +70,6 @@ class Results:
         if text is None:
             return None
         return orjson.loads(text) if self._adapter is None or text == "null" else self._adapter.validate_json(text)
-
-
-#: So many digits has the smallest whole number that may be of more than 64 bits.
-_LONG = re.compile(rb"\d{19}")
-
-
-def _is_beyond(text: bytes) -> bool:
-    """Does a whole number of more than 64 bits stand in this JSON text? Digits in a text are none."""
-    if not _LONG.search(text):
-        return False
-    found: list[int] = []
-    json.loads(text, parse_int=lambda digits: found.append(int(digits)))
-    return any(not -(2**63) <= number < 2**64 for number in found)
 
 
 def _adapter(returns: Any) -> TypeAdapter[Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections import abc
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -44,7 +43,7 @@ from pydantic_core import (
 
 from duly.jobs.likeness import compare, differs
 from duly.kernel.errors import InvalidArgument, InvalidPayload
-from duly.kernel.payload import check_size, check_value, examine
+from duly.kernel.payload import check_size, check_value, examine, has_long_number
 
 if TYPE_CHECKING:
     from duly.jobs.codec import Parameter
@@ -60,7 +59,6 @@ _CONFIG = ConfigDict(
     protected_namespaces=(),
 )
 #: Texts in an encoding that make a closer look worth while (in a nested model, a float that is not finite becomes null).
-_MANY_DIGITS = re.compile(rb"[0-9]{19}")
 _SUSPECTS = (b"\\u0000", b"NaN", b"Infinity", b":null", b"[null", b",null")
 
 
@@ -164,7 +162,7 @@ class Typed:
             if suspect in encoded:
                 examine(self._plain(model, mode="json", by_alias=True, exclude_unset=True, warnings="none"), "")
                 break
-        if _MANY_DIGITS.search(encoded):
+        if has_long_number(encoded):
             # whoever reads the input as JSON, and not by the annotations, reads a number near it
             check_value(json.loads(encoded), "")
         check_size(len(encoded), limit, f"the input of {self.owner}")

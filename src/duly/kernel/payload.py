@@ -7,12 +7,15 @@ character, NaN and infinities, half of a surrogate pair, and texts beyond the si
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument, InvalidPayload, NotFound
 
 #: The deepest nesting carried. JSON parsers of both databases stop somewhere beyond this.
 MAX_DEPTH = 100
+#: So many digits has the smallest whole number that may be of more than 64 bits.
+_LONG = re.compile(rb"[0-9]{19}")
 
 
 def check_text(text: str, path: str) -> str:
@@ -110,6 +113,17 @@ def check_value(value: Any, path: str, depth: int = 0) -> None:
             f"is of type {kind.__module__}.{kind.__qualname__}, which JSON cannot carry.",
             "Annotate the task's parameter with its type, or convert it.",
         )
+
+
+def has_long_number(text: bytes) -> bool:
+    """Does a whole number of more than 64 bits stand in this JSON text? Readers of JSON make a number near it of that. Digits in a text are none."""
+    if not _LONG.search(text):
+        return False
+    import json  # seldom needed: it reads such numbers as they stand
+
+    found: list[int] = []
+    json.loads(text, parse_int=lambda digits: found.append(int(digits)))
+    return any(not -(2**63) <= number < 2**64 for number in found)
 
 
 def examine(value: Any, path: str) -> None:

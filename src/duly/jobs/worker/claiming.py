@@ -19,10 +19,15 @@ from duly.kernel.errors import DatabaseBusy, DatabaseConflict, DatabaseUnavailab
 YIELD = 0.02
 #: Seconds for which it leaves the interpreter to the loop when it has claimed all there was, so that the jobs start before it looks what becomes due.
 MOMENT = 0.0003
+#: Seconds between two looks for the jobs of a claim whose answer never came.
+AGAIN = 1.0
 
 
 class Claiming(Running):
     """Takes work."""
+
+    #: When jobs of claims whose answer never came are looked for next.
+    _look_at = 0.0
 
     @cached_property
     def _unanswered(self) -> list[tuple[int, float]]:
@@ -30,7 +35,7 @@ class Claiming(Running):
         return []
 
     def _claim_step(self) -> None:
-        if self._unanswered:
+        if self._unanswered and time.monotonic() >= self._look_at:
             self._return_unanswered()
         if time.monotonic() >= self._next_due:
             self._promote()
@@ -161,6 +166,7 @@ class Claiming(Running):
                 self.db.bells.ring()
             if found or now > until:
                 self._unanswered.remove((token, until))
+        self._look_at = now + AGAIN
 
     def _claim_governed(self, name: str, room: int, tasks: list[str]) -> int:
         engine, token, asked_at = self.engine, secrets.randbits(62), time.monotonic()

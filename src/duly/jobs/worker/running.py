@@ -191,7 +191,7 @@ class Running(Accounts):
                     self._lend_at = now + LEND
                 if now > self._turn_until or contextvars.copy_context() != untouched:
                     return
-                if me.cancelling() or me._must_cancel:  # type: ignore[attr-defined]
+                if me.cancelling() or getattr(me, "_must_cancel", False):
                     return  # a handler has cancelled its own task: that is not for the next
                 if self.state != "running" or (found := lane.next_on_loop()) is None:
                     return
