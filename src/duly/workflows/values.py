@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from duly.jobs.codec import encode_output
+from duly.jobs.run import is_unawaited
 from duly.kernel.binding import is_async
 from duly.kernel.errors import InvalidPayload, PermanentError
 
@@ -31,11 +32,9 @@ def encoded(value: Any, name: str, limit: int) -> str | None:
 
 
 def check_done(value: Any, who: str) -> None:
-    """Refuse an answer that is work which nobody has done. Raises PermanentError; a coroutine is closed, so that nobody is warned of it."""
-    if not (inspect.isawaitable(value) or inspect.isasyncgen(value)):
+    """Refuse an answer that is work which nobody has done. Raises PermanentError."""
+    if not is_unawaited(value):
         return
-    if inspect.iscoroutine(value):
-        value.close()
     remedy = (
         "Go through it, and return a list" if inspect.isasyncgen(value) else "Await it, and return what comes of it"
     )
