@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from contract.hands import AT_ONCE, NOON, Hand, actions, attempts, audit, rows, wait_until, working
 from duly import INJECT, Backoff, Cancel, Context, Duly, InvalidArgument, Job, PermanentError, Retry, Snooze, Status
@@ -506,6 +508,22 @@ def test_a_handler_that_returns_work_instead_of_doing_it_has_not_succeeded(app: 
     assert (job.status, job.attempts) == (Status.FAILED, 1), "another attempt would be the same"
     assert job.error["message"].startswith("task X returned an object of type ")
     assert "async def" in job.error["message"]
+
+
+def test_a_handler_that_waits_for_its_own_session_is_told_so(sqlite_url: str) -> None:
+    app = Duly(sqlite_url, busy_timeout=0.2)
+    other = app.task("OTHER")(lambda: None)
+
+    @app.task("X", max_attempts=1)
+    def x(session: Session = INJECT) -> None:
+        session.execute(text("INSERT INTO system_state (key, value, updated_at) VALUES ('x', 'y', 0)"))
+        other.enqueue()
+
+    ident = x.enqueue().job.id
+    drain(app)
+    message = app.jobs.get(ident).error["message"]
+    assert message.endswith("It may be the session of this handler: what it does beside that needs session=session.")
+    app.close()
 
 
 def test_a_function_whose_body_nobody_would_run_is_no_task(app: Duly) -> None:

@@ -28,7 +28,7 @@ from duly.jobs.job import Job, Status
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.task import Task
 from duly.kernel.clock import from_micros
-from duly.kernel.errors import Cancel, DulyError, InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.errors import Cancel, DatabaseBusy, DulyError, InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.outcome import Outcome, OutcomeKind
 from duly.kernel.payload import check_name, check_text, check_whole
 
@@ -307,6 +307,11 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
         }
     else:
         described = describe(error, at)
+        own = run.task.transactional if run.task is not None else None
+        if own is not None and isinstance(error, DatabaseBusy):
+            described["message"] += (
+                f" It may be the session of this handler: what it does beside that needs session={own}."
+            )
     context = run.context
     cost, remote, _ = (None, None, None) if context is None else _noted(context)[0]
     return Outcome(kind, None, described, after, until, cost, remote)
@@ -341,8 +346,3 @@ def describe(error: BaseException, at: datetime) -> dict[str, Any]:
 def clean(text: str) -> str:
     """Text that both databases can store."""
     return text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
-
-
-def call(task: Task[Any, Any], arguments: Arguments) -> Any:
-    """Call a plain handler."""
-    return task.fn(*arguments.args, **arguments.kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -152,11 +153,19 @@ def _said(one: Mapping[str, Any]) -> str:
 class ProblemRoute(APIRoute):
     """A route whose errors are problems, in whichever application its router stands."""
 
+    #: Is a name in the query that the route does not know refused, too?
+    strict = False
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner = super().get_route_handler()
+        known: set[str] | None = None
 
         async def handle(request: Request) -> Response:
+            nonlocal known
             try:
+                if self.strict and request.scope["query_string"]:
+                    known = known if known is not None else _query_names(self.dependant)
+                    _check_query(request, known)
                 return await inner(request)
             except RequestValidationError as error:
                 return of_validation(error)
@@ -166,3 +175,25 @@ class ProblemRoute(APIRoute):
                 return problem(422, error.verdict.reason)
 
         return handle
+
+
+class StrictRoute(ProblemRoute):
+    """The same, and a name in its query that it does not know is refused, as one in its body is: a filter that is misspelt would find everything."""
+
+    strict = True
+
+
+def _query_names(dependant: Any) -> set[str]:
+    found = {field.alias for field in dependant.query_params}
+    return found.union(*(_query_names(one) for one in dependant.dependencies))
+
+
+def _check_query(request: Request, known: set[str]) -> None:
+    """Raises InvalidArgument."""
+    for name in request.query_params:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            takes = f"Known are: {', '.join(sorted(known))}." if known else "There are none here."
+            raise InvalidArgument(
+                name, "is not a parameter of this request.", f"Did you mean {near[0]}?" if near else takes
+            )

@@ -17,7 +17,7 @@ from typing import Any
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
 from duly.jobs.copies import leave
-from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, call, failed, prepare, refused, succeeded
+from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, failed, prepare, refused, succeeded
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
 from duly.kernel.errors import InvalidArgument, brief
@@ -263,7 +263,7 @@ class Running(Accounts):
     def _called(self, task: Task[Any, Any], arguments: Arguments) -> Any:
         """What a plain handler returns; raises what it raises. Does not come back in a copy of the worker."""
         try:
-            result = call(task, arguments)
+            result = task.fn(*arguments.args, **arguments.kwargs)
         except BaseException as error:
             if self._copied.yes:
                 leave(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field, computed_field
 
 from duly.accounts.account import Identity
@@ -44,7 +44,7 @@ from duly.web.api.common import (
 )
 from duly.web.api.sessions import Long, Names, Operator, Viewer, Which
 from duly.web.api.sessions_out import Wanted, wanted_out
-from duly.web.problems import Stale, documented
+from duly.web.problems import ProblemRoute, Stale, documented
 
 
 class MessageOut(BaseModel):
@@ -159,6 +159,8 @@ class Why(BaseModel):
 
 def routes(app: Duly) -> Any:
     made = router("automations")
+    #: For what others send, whose addresses may have a query of their own.
+    others = APIRouter(route_class=ProblemRoute)
     door = at_first_use(lambda: Automations.of(app))
 
     # ------------------------------------------------------------------ definitions
@@ -200,7 +202,7 @@ def routes(app: Duly) -> Any:
             ]
         )
 
-    @made.post("/automations/events/{event}", response_model=Fired, responses=documented(400, 409))
+    @others.post("/automations/events/{event}", response_model=Fired, responses=documented(400, 409))
     def fire(
         event: Annotated[Words, Path(min_length=1, max_length=200)],
         who: Operator,
@@ -219,6 +221,8 @@ def routes(app: Duly) -> Any:
             event, payload, key=key_of(request.scope["headers"], "Idempotency-Key"), tenant=at, actor=who.actor
         )
         return Fired(sessions=[wanted_out(one, who) for one in found])
+
+    made.include_router(others)
 
     sessions.add(made, app, door)
 

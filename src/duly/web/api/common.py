@@ -19,7 +19,7 @@ from duly.accounts.account import Forbidden, Identity
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID, check_name, check_text
 from duly.kernel.recurrence.reading import read_instant
-from duly.web.problems import ProblemRoute, Stale, documented
+from duly.web.problems import Stale, StrictRoute, documented
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Act(Strict):
 
 def router(area: str, *statuses: int) -> APIRouter:
     """A router under ``/api/v1/…`` whose errors are problems (RFC 9457)."""
-    return APIRouter(prefix=PREFIX, tags=[area], route_class=ProblemRoute, responses=documented(401, 403, 422, 503, *statuses))  # fmt: skip
+    return APIRouter(prefix=PREFIX, tags=[area], route_class=StrictRoute, responses=documented(401, 403, 422, 503, *statuses))  # fmt: skip
 
 
 def whose(who: Identity, tenant: str | None = None) -> str | None:
