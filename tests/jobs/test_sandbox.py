@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from duly import Duly, Every, InvalidArgument
+from duly.mail import Mail
 from duly.testing import ManualClock, assert_enqueued, drain, sandbox
 
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -85,3 +87,23 @@ def test_what_code_declares_counts_from_the_beginning_of_a_sandbox(app: Duly) ->
     with sandbox(app, clock=clock):
         assert drain(app).claimed == 0  # another database: it counts from now on
     assert len(ran) == 1
+
+
+def test_a_task_that_a_test_defines_goes_with_its_sandbox_and_a_room_s_stays(app: Duly, tmp_path: Path) -> None:
+    module = tmp_path / "late.py"
+    module.write_text("def late() -> None: ...\n")
+    with sandbox(app):
+        app.task(runpy.run_path(str(module))["late"])
+        Mail(app)
+    for _ in range(2):  # the next test may define one of that name
+        with sandbox(app):
+            runs: list[int] = []
+
+            @app.task
+            def counted() -> None:
+                runs.append(1)
+
+            counted.enqueue()
+            assert drain(app).succeeded == 1
+            assert runs == [1]
+        assert app.engine.tasks.keys() == {"late", "EMAIL_SEND"}

@@ -108,7 +108,7 @@ def sandbox(
     ``database_url``: an SQLite file, or a PostgreSQL database that was migrated; without one, a new SQLite file that goes
     with the block. ``clock``: a ManualClock; without one, the machine's. ``settings``: as for ``Duly``; those that are not
     named keep the app's values. Schedules that the app declares are written there, and count from that moment. One sandbox of an
-    app at a time: it is the app itself that is moved.
+    app at a time: it is the app itself that is moved. Tasks that a function (a test) defines inside go with the block.
     """
     with contextlib.ExitStack() as stack:
         if database_url is None:
@@ -120,11 +120,17 @@ def sandbox(
         engine = Engine(db, app.events)
         engine.tasks = app.engine.tasks
         app.settings, app.db, app.engine, app._checked = there, db, engine, False
+        known = set(engine.tasks)
         try:
             app.schedules.sync()
             yield app
         finally:
             app.settings, app.db, app.engine, app._checked = before
+            for name in engine.tasks.keys() - known:
+                fn = engine.tasks[name].fn
+                # a module that was imported meanwhile, or a room that was asked for, stays, and so do its tasks
+                if "<locals>" in fn.__qualname__ and not fn.__module__.startswith("duly."):
+                    del engine.tasks[name]
 
 
 # --- Running what is ready ---------------------------------------------------------------------------------------------
