@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from duly import Backoff, Context, Duly, InvalidArgument, Job, UnknownTask
-from duly.jobs.task import Options, Task
+from duly.jobs.task import Options, Task, check_callable, injected_parameters
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
@@ -84,6 +85,16 @@ def test_a_session_is_of_the_kind_that_its_function_can_use(app: Duly) -> None:
     for fn, match in ((waits, "is async, and session"), (blocks, "is a plain function, and session"), (both, "asks for two sessions, one and other")):  # fmt: skip
         with pytest.raises(InvalidArgument, match=match):
             app.task("x")(fn)
+
+
+def test_an_object_that_is_called_is_async_where_its_call_is() -> None:
+    class Books:
+        async def __call__(self, session: AsyncSession) -> None: ...
+
+    for fn in (Books(), functools.partial(Books())):
+        injected = injected_parameters(fn)
+        assert injected == {"session": "async_session"}
+        check_callable(fn, "tool x", injected)
 
 
 def test_what_the_worker_fills_in_may_be_annotated_as_optional() -> None:

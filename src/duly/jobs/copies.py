@@ -30,6 +30,13 @@ class Copied:
         self._forget_signals: Callable[[], None] | None = None
         self._kept: list[object] = []
 
+    def __enter__(self) -> None:
+        """Around a call of a handler: a copy that was made in it ends when it is over, as it ended."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self.yes:
+            leave(error)
+
     @contextlib.contextmanager
     def watched(
         self, loop: asyncio.AbstractEventLoop, forget_signals: Callable[[], None] | None = None

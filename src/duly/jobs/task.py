@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, g
 from duly.jobs.codec import Codec
 from duly.jobs.job import Enqueued, Job
 from duly.kernel.backoff import Backoff
+from duly.kernel.binding import is_async
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name, check_number, check_whole
 
@@ -311,7 +312,7 @@ def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:
         elif module.startswith("sqlalchemy.") and name == "Session":
             found[p.name] = "session"
         elif p.name == "session" and kind is None and p.default is p.empty:
-            found[p.name] = "async_session" if inspect.iscoroutinefunction(fn) else "session"
+            found[p.name] = "async_session" if is_async(fn) else "session"
     return found
 
 
@@ -328,13 +329,13 @@ def check_callable(fn: Callable[..., Any], owner: str, injected: Mapping[str, st
     if len(sessions) > 1:
         raise InvalidArgument(owner, f"asks for two sessions, {sessions[0]} and {sessions[1]}.", "Take one: a job has one transaction.")  # fmt: skip
     for name in sessions:
-        if injected[name] == "session" and inspect.iscoroutinefunction(fn):
+        if injected[name] == "session" and is_async(fn):
             raise InvalidArgument(
                 owner,
                 f"is async, and {name} is annotated with a Session, whose calls would stop the event loop.",
                 "Annotate it with sqlalchemy.ext.asyncio.AsyncSession and await its calls, or make it a plain function.",
             )
-        if injected[name] == "async_session" and not inspect.iscoroutinefunction(fn):
+        if injected[name] == "async_session" and not is_async(fn):
             raise InvalidArgument(
                 owner,
                 f"is a plain function, and {name} is annotated with an AsyncSession, whose calls have to be awaited.",

@@ -253,24 +253,14 @@ class Running(Accounts):
             if task.transactional is not None:
                 self._run_transaction(run, task, arguments)
                 return
-            outcome = succeeded(run, self._called(task, arguments), self.settings.max_payload)
+            with self._copied:
+                result = task.fn(*arguments.args, **arguments.kwargs)
+            outcome = succeeded(run, result, self.settings.max_payload)
         except InvalidArgument as error:
             outcome = self._unreadable(run, error)
         except BaseException as error:
             outcome = failed(run, error, self.clock.now())
         self._end_soon(run, outcome)
-
-    def _called(self, task: Task[Any, Any], arguments: Arguments) -> Any:
-        """What a plain handler returns; raises what it raises. Does not come back in a copy of the worker."""
-        try:
-            result = task.fn(*arguments.args, **arguments.kwargs)
-        except BaseException as error:
-            if self._copied.yes:
-                leave(error)
-            raise
-        if self._copied.yes:
-            leave()
-        return result
 
     def _run_process(self, run: Run, task: Task[Any, Any]) -> None:
         from duly.jobs import processes
@@ -335,7 +325,9 @@ class Running(Accounts):
             with Session(self.db.session_engine) as session:
                 try:
                     arguments.kwargs[task.transactional] = session
-                    outcome = succeeded(run, self._called(task, arguments), self.settings.max_payload)
+                    with self._copied:
+                        result = task.fn(*arguments.args, **arguments.kwargs)
+                    outcome = succeeded(run, result, self.settings.max_payload)
                     decided = self._decide(run, outcome)
                     if not self.engine.store.settle(session.connection(), [decided], self.name):
                         raise LeaseLost(f"job {run.claimed.id} belongs to another worker by now")
@@ -359,14 +351,8 @@ class Running(Accounts):
             async with AsyncSession(self.db.async_engine) as session:
                 try:
                     arguments.kwargs[task.transactional] = session
-                    try:
+                    with self._copied:
                         result = await task.fn(*arguments.args, **arguments.kwargs)
-                    except BaseException as error:
-                        if self._copied.yes:
-                            leave(error)
-                        raise
-                    if self._copied.yes:
-                        leave()
                     outcome = succeeded(run, result, self.settings.max_payload)
                     decided = self._decide(run, outcome)
                     if not await session.run_sync(
