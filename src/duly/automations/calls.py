@@ -33,6 +33,7 @@ from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
 from duly.jobs.tables import job_keys
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument
+from duly.kernel.exception_group import decisive
 from duly.kernel.rooms import is_of_a_room, whose
 
 #: Audit action.
@@ -252,6 +253,7 @@ def bounded(text: str, limit: int) -> str:
 
 def failure(error: BaseException, timeout: float | None = None, undone: bool = False) -> str:
     """What the model is told of an error of a tool: its type and message. ``undone``: what it wrote in our database was rolled back."""
+    error = decisive(error)
     try:
         message = str(error)
     except BaseException:

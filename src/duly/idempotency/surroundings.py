@@ -16,6 +16,7 @@ from duly.idempotency.default import default_store
 from duly.idempotency.store import Store
 from duly.jobs.run import CURRENT
 from duly.kernel.errors import Cancel, Retry, Snooze
+from duly.kernel.exception_group import decisive, leaves
 from duly.tracing import checked
 
 
@@ -126,7 +127,8 @@ def surroundings() -> Surroundings:
 
 def is_control(error: BaseException) -> bool:
     """Does the body ask for another run, or for none, instead of having failed (T004-f)?"""
-    if isinstance(error, Retry | Snooze | Cancel):
+    if isinstance(decisive(error), Retry | Snooze | Cancel):
         return True
     exceptions = sys.modules.get("celery.exceptions")
-    return exceptions is not None and isinstance(error, (exceptions.Retry, exceptions.Ignore, exceptions.Reject))
+    asks = () if exceptions is None else (exceptions.Retry, exceptions.Ignore, exceptions.Reject)
+    return any(isinstance(leaf, asks) for leaf in leaves(error))

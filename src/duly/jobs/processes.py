@@ -31,6 +31,7 @@ from duly.jobs.copies import leave
 from duly.jobs.run import CURRENT
 from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
+from duly.kernel.exception_group import decisive, others
 
 _spawn = multiprocessing.get_context("spawn")
 #: Signals that mean the worker when they reach a child.
@@ -248,6 +249,7 @@ def _serve(pipe: Any) -> None:
 
 def _raised(error: BaseException) -> tuple[Any, ...]:
     """What a handler raised, as an answer: rebuilt, so that only plain values travel."""
+    group, error = error, decisive(error)
     if isinstance(error, Snooze):
         return "signal", error
     if isinstance(error, Retry):
@@ -256,7 +258,7 @@ def _raised(error: BaseException) -> tuple[Any, ...]:
         kind = type(error) if type(error) in Signal.__subclasses__() else PermanentError
         return "signal", kind(str(error))
     try:
-        message = str(error)
+        message = str(error) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
     return "error", type(error).__name__, message[:4000]

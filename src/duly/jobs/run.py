@@ -29,6 +29,7 @@ from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.task import Task
 from duly.kernel.clock import from_micros
 from duly.kernel.errors import Cancel, DatabaseBusy, DulyError, InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.exception_group import decisive, others
 from duly.kernel.outcome import Outcome, OutcomeKind
 from duly.kernel.payload import check_name, check_text, check_whole
 
@@ -285,6 +286,7 @@ def _noted(context: Context) -> tuple[tuple[int | None, str | None, str | None],
 def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
     """The outcome of a handler that raised."""
     kind, after, until = OutcomeKind.FAILED, None, None
+    group, error = error, decisive(error)
     if isinstance(error, asyncio.CancelledError | Cancel) and run.reason is not None:
         kind = INTERRUPTED[run.reason]
     elif isinstance(error, Cancel):
@@ -306,7 +308,7 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
             "attempted_at": at.isoformat(),
         }
     else:
-        described = describe(error, at)
+        described = describe(group, at)
         own = run.task.transactional if run.task is not None else None
         if own is not None and isinstance(error, DatabaseBusy):
             described["message"] += (
@@ -327,8 +329,9 @@ def describe(error: BaseException, at: datetime) -> dict[str, Any]:
 
     Safe against exceptions whose text cannot be made or stored.
     """
+    group, error = error, decisive(error)
     try:
-        message = str(error) or type(error).__name__
+        message = (str(error) or type(error).__name__) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
     frames = (

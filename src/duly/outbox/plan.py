@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry
+from duly.kernel.exception_group import decisive
 from duly.kernel.payload import check_whole
 from duly.outbox.message import LIFECYCLE, Message, Status
 
@@ -83,6 +84,7 @@ def settle(
     """
     if problem is None:
         return _move(message, "send")
+    problem = decisive(problem)
     if isinstance(problem, PermanentError):
         return _move(message, "park", reason="refused", error=error)
     if message.attempts >= policy.max_attempts:

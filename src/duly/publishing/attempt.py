@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from duly.jobs.job import Job
 from duly.jobs.run import CURRENT, Context
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Signal, Snooze, brief
+from duly.kernel.exception_group import decisive
 from duly.kernel.retry_after import LONGEST
 from duly.kernel.source import InvalidDocument
 from duly.kernel.verdict import Kind, Refusal, Verdict
@@ -183,6 +184,9 @@ class Attempt:
         except (Refusal, Signal):
             raise
         except Exception as error:
+            asked = decisive(error)
+            if isinstance(asked, Refusal | Signal):
+                raise asked from error
             # a connector's own mistake: whether it had sent by then, nobody knows
             raise Refusal(Verdict(Kind.UNKNOWN if self.doubtful else Kind.TRANSIENT, brief(error))) from error
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument, Signal
+from duly.kernel.exception_group import decisive
 from duly.kernel.verdict import Kind, Refusal, refusal
 from duly.publishing.connectors.base import Notebook
 from duly.publishing.post import Limits, Post, Published, Rules
@@ -67,8 +68,9 @@ class FunctionConnector:
 
     def _raised(self, run: Run, post: Post, error: Exception) -> None:
         """It raised: what it had said before stands, and the error is told. Raises what ends the run otherwise."""
-        if run.published is None and isinstance(error, Signal | Refusal):
-            raise error
+        asked = decisive(error)
+        if run.published is None and isinstance(asked, Signal | Refusal):
+            raise asked
         if run.published is None and run.refusal is None:
             reason = f"the function of channel {post.channel} raised {type(error).__name__}"
             raise refusal(Kind.UNKNOWN, reason) from error

@@ -32,6 +32,7 @@ from duly.jobs.run import Run as JobRun
 from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.exception_group import decisive
 from duly.storage.types import Encoded
 from duly.workflows.calling import within
 from duly.workflows.context import Interrupted, Suspended, Wanted, WorkflowContext
@@ -156,6 +157,7 @@ class Advance:
 
     def _ends(self, error: BaseException) -> bool:
         """Does an error of the code end the run, so that its steps are undone? Otherwise the run is tried again, or gives way."""
+        error = decisive(error)
         if isinstance(error, Snooze | Cancel | GeneratorExit):
             return False
         if isinstance(error, asyncio.CancelledError) and self._is_interrupted():
@@ -341,6 +343,8 @@ class Advance:
         except BaseException as error:  # SystemExit too: a step that calls sys.exit() fails, the worker goes on
             if isinstance(error, asyncio.CancelledError) and self._is_interrupted():
                 raise
+            if isinstance(decisive(error), Cancel | DatabaseError | LeaseLost):
+                raise
             make = partial(_failed, step, w, own(error))
         await self._record(make, began)
 
@@ -410,12 +414,13 @@ def _ended(step: Step, text: str | None, now: datetime) -> Step:
 
 def _failed(step: Step, w: Wanted, error: BaseException, now: datetime) -> Step:
     """A step whose function has raised."""
+    group, error = error, decisive(error)
     if isinstance(error, Snooze):
         wait = error.after if error.after is not None else (error.until - now).total_seconds() if error.until else 0.0
         return failed_attempt(step, {}, w.attempts, now, after=max(0.0, wait), counts=False)
     after = error.after if isinstance(error, Retry) else None
     final = isinstance(error, PermanentError)
-    return failed_attempt(step, describe(error, now), w.attempts, now, final=final, after=after, u=random.random())  # noqa: S311
+    return failed_attempt(step, describe(group, now), w.attempts, now, final=final, after=after, u=random.random())  # noqa: S311
 
 
 def _in_words(error: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from duly.jobs.run import LeaseLost
 from duly.jobs.task import FARTHEST, Call, Task
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError
+from duly.kernel.exception_group import leaves
 from duly.kernel.localtime import in_utc
 from duly.kernel.payload import check_name, check_number, check_whole
 from duly.workflows.calling import WITHIN
@@ -340,7 +341,7 @@ class WorkflowContext:
         """The steps whose failure an error of the code is, where they were the last that it was answered for. Those that were asked for at
         once have failed together."""
         found: BaseException | None = error
-        while found is not None and not any(found is raised for raised in self._raised):
+        while found is not None and not any(leaf is raised for leaf in leaves(found) for raised in self._raised):
             # what is raised while a failure is handled stands for it where it was raised on purpose
             found = found.__cause__ or (found.__context__ if isinstance(found, PermanentError) else None)
         if found is None:

@@ -34,6 +34,7 @@ from duly.jobs.task import Task as DulyTask
 from duly.kernel import errors as duly_errors
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import Cancel, NotFound, PermanentError, Snooze
+from duly.kernel.exception_group import decisive
 
 if django.VERSION >= (6, 0):
     _PACKAGE, _JSON = "django.tasks", "django.utils.json"
@@ -250,8 +251,9 @@ class _Run:
                 traceback="".join(format_exception(error)),
             )
         )
-        last = self._job.attempts >= self._job.max_attempts or isinstance(error, PermanentError | Cancel)
-        if not last or isinstance(error, Snooze) or not isinstance(error, Exception):
+        asked = decisive(error)
+        last = self._job.attempts >= self._job.max_attempts or isinstance(asked, PermanentError | Cancel)
+        if not last or isinstance(asked, Snooze) or not isinstance(error, Exception):
             return False
         self._end(TaskResultStatus.FAILED)
         return True
