@@ -6,10 +6,11 @@ PostgreSQL is migrated by ``duly migrate``.
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
@@ -196,12 +197,15 @@ class Duly:
         The input of a task known here is checked by its annotations; of others it is carried as plain JSON.
         """
         chosen = self._options(options)
-        return self._put([self._by_name(name, input or {}, chosen)], chosen)[0]
+        new = self._by_name(name, input or {}, chosen)
+        self._check_names(name, chosen)
+        return self._put([new], chosen)[0]
 
     async def aenqueue(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> Enqueued:
         """As ``enqueue``, for callers on an event loop."""
         chosen = self._options(options)
         new = self._by_name(name, input or {}, chosen)
+        await self._acheck_names(name, chosen)
         return (await self._aput([new], chosen))[0]
 
     def enqueue_many(self, name: str, inputs: Iterable[Mapping[str, Any]], **options: Any) -> Sequence[Enqueued]:
@@ -214,17 +218,23 @@ class Duly:
         if task is not None:
             return self.enqueue_tasks(task, inputs, chosen)
         check_name(name, "task name")
+        self._check_names(name, chosen)
         return self._put_alike(
             (self._plain(one) for one in inputs), self._new(name, "default", "{}", 0, None, chosen), chosen
         )
 
     def enqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
-        return self._put([self._of_task(task, arguments, options)], options)[0]
+        new = self._of_task(task, arguments, options)
+        if options.queue is not None:
+            self._check_names(task.name, options)
+        return self._put([new], options)[0]
 
     def enqueue_tasks(
         self, task: Task[Any, Any], many: Iterable[Mapping[str, Any]], options: Options
     ) -> Sequence[Enqueued]:
         encode, limit = task.codec.encode, self.settings.max_payload
+        if options.queue is not None:
+            self._check_names(task.name, options)
         template = self._new(task.name, task.queue, "{}", task.priority, task.max_attempts, options)
         return self._put_alike((encode(one, limit) for one in many), template, options)
 
@@ -241,13 +251,23 @@ class Duly:
         return self.engine.maker.make_alike(template, encoded)
 
     async def aenqueue_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], options: Options) -> Enqueued:
-        return (await self._aput([self._of_task(task, arguments, options)], options))[0]
+        new = self._of_task(task, arguments, options)
+        if options.queue is not None:
+            await self._acheck_names(task.name, options)
+        return (await self._aput([new], options))[0]
 
     def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
         """Check a job and decide everything about it without making it: what ``enqueue`` does before it writes.
 
         For callers who make many different jobs at once, with ``enqueue_prepared``. Raises as ``enqueue``.
         """
+        chosen = self._options(options)
+        new = self._by_name(name, input or {}, chosen)
+        self._check_names(name, chosen)
+        return new
+
+    def draft(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
+        """As ``prepare``, of a task that may be defined later: whether the name is known is asked when the job is made for good."""
         return self._by_name(name, input or {}, self._options(options))
 
     def attempts_of(self, name: str, input: Mapping[str, Any] | None = None) -> int | None:
@@ -269,6 +289,30 @@ class Duly:
         found = self.db.write(act) if prepared else []
         self.db.bells.ring()
         return found
+
+    def warn_unknown(self, what: str, name: str, known: Collection[str], **more: Any) -> str:
+        """Warn of a name that neither this application nor a running worker knows; "" where it is known (see ``jobs/names.py``)."""
+        return self.engine.names.check(what, name, known, **more)
+
+    def warn_unknown_task(self, name: str) -> str:
+        """Warn of a task that neither this application nor a running worker defines; "" where it is known. Raises UnknownName where
+        ``strict_names`` is on."""
+        return "" if name in self.engine.tasks else self.engine.names.task(name, self.engine.tasks)
+
+    def _check_names(self, name: str, o: Options) -> None:
+        """Warn of a task or a queue that does not exist, or refuse it; nothing is looked up where both are defined here."""
+        task = self.engine.tasks.get(name)
+        if task is None:
+            self.engine.names.task(name, self.engine.tasks)
+        if o.queue is not None and (task is None or o.queue != task.queue):
+            here = {"default"} | {one.queue for one in self.engine.tasks.values()}
+            if o.queue not in here:
+                self.engine.names.queue(o.queue, here | self._queues())
+
+    async def _acheck_names(self, name: str, o: Options) -> None:
+        task = self.engine.tasks.get(name)
+        if task is None or (o.queue is not None and o.queue != task.queue):
+            await self.db.arun(contextvars.copy_context().run, self._check_names, name, o)
 
     def _options(self, given: Mapping[str, Any]) -> Options:
         from duly.jobs.task import _options

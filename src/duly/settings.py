@@ -328,6 +328,11 @@ class Settings:
         "",
         "Write an audit row for each job that succeeds. Failures and operators' acts are always audited.",
     )
+    strict_names: bool = _setting(
+        False,
+        "",
+        "Refuse names of tasks, queues, workflows, destinations and channels that neither this application nor a running worker knows, instead of warning.",
+    )
     tenant: str = _setting("default", "", "The tenant of jobs that name none.")
     log_level: str = _setting(
         "info", "", "The least important events that are logged.", choices=("debug", "info", "warning", "error")

@@ -40,6 +40,11 @@ class Said:
     err: str
 
     @property
+    def told(self) -> list[str]:
+        """The lines on stderr, without warnings of names that nobody defines."""
+        return [line for line in self.err.splitlines() if not line.startswith("duly: warning: No ")]
+
+    @property
     def json(self) -> Any:
         return json.loads(self.out)
 

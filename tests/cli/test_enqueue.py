@@ -67,10 +67,10 @@ def test_an_application_checks_the_input_by_the_tasks_annotations(run: Run, shop
     assert queue == "mail"  # the task's own
 
 
-def test_a_name_the_application_does_not_know_is_taken_with_a_note(run: Run, shop: str) -> None:
+def test_a_name_that_does_not_exist_is_taken_with_a_warning_and_the_nearest(run: Run, shop: str) -> None:
     said = run("enqueue", "helo", "{}", "--app", shop)
     assert said.code == 0
-    assert "note: the application defines no task 'helo'" in said.err
+    assert 'warning: No task is called "helo". Did you mean "hello"?' in said.err
 
 
 def test_the_input_may_come_from_stdin(on: Run, app: Duly) -> None:
@@ -141,7 +141,7 @@ def test_bad_lines_are_told_by_number_and_harm_no_other(on: Run, app: Duly) -> N
     text = lines(GOOD[0], *(bad for bad, _ in BAD), GOOD[1])
     said = on("enqueue", "--file", "-", input=text)
     assert said.code == 1
-    told = said.err.splitlines()
+    told = said.told
     assert len(told) == len(BAD)
     for number, ((_, reason), line) in enumerate(zip(BAD, told, strict=True), start=2):
         assert line.startswith(f"duly: line {number}: {reason}"), line
@@ -170,7 +170,10 @@ def test_all_or_nothing_writes_nothing_when_one_line_is_bad(on: Run, app: Duly) 
 def test_all_or_nothing_writes_all_when_all_are_good(on: Run, app: Duly) -> None:
     many = [{"task": "A", "key": f"k{i % 1200}"} for i in range(1300)]
     said = on("enqueue", "--file", "-", "--all-or-nothing", "--json", input=lines(*many))
-    assert (said.code, said.json) == (0, {"created": 1200, "existing": 100, "bad": 0, "lines": []})
+    assert (said.code, said.json) == (
+        0,
+        {"created": 1200, "existing": 100, "bad": 0, "lines": [], "warnings": said.json["warnings"]},
+    )
     assert app.jobs.count() == 1200
 
 
@@ -231,7 +234,7 @@ def test_a_line_whose_parent_is_not_there_is_told_by_number_and_harms_no_other(o
     )  # fmt: skip
     said = on("enqueue", "--file", "-", *filter(None, [mode]), input=text)
     assert said.code == 1
-    two, three, four = said.err.splitlines()
+    two, three, four = said.told
     assert two == "duly: line 2: parent: is 12345, and there is no such job of this tenant."
     assert three.startswith("duly: line 3: it is not JSON")
     assert four == f"duly: line 4: parent: is {parent}, and there is no such job of this tenant."
@@ -354,7 +357,7 @@ def test_an_application_checks_every_line(run: Run, shop: str) -> None:
 def test_a_flood_of_bad_lines_is_counted_not_printed(run: Run) -> None:
     said = run("enqueue", "--file", "-", input="{\n" * 5000)
     assert said.code == 1
-    assert len(said.err.splitlines()) == 51
+    assert len(said.told) == 51
     assert "0 jobs created, 5,000 bad lines." in said.out
 
 
@@ -367,3 +370,21 @@ def test_a_file_that_is_not_there_is_wrong_usage(run: Run, folder: Path) -> None
 def test_an_empty_file_is_no_work(run: Run) -> None:
     said = run("enqueue", "--file", "-", input="")
     assert (said.code, said.out) == (0, "0 jobs created.\n")
+
+
+def test_a_file_with_a_name_that_does_not_exist_says_so_once(run: Run, shop: str) -> None:
+    given = lines(*[{"task": "helo"}] * 3, {"task": "hello", "input": {"name": "Ada"}})
+    said = run("enqueue", "--file", "-", "--app", shop, "--json", input=given)
+    assert (said.code, said.json["created"], len(said.json["warnings"])) == (0, 4, 1)
+    assert said.err.count("Did you mean") == 1
+    assert run("enqueue", "helo", "--app", shop, "--json").json["warnings"]
+
+
+def test_strict_names_refuses_a_command_and_the_lines_of_a_file(
+    run: Run, shop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DULY_STRICT_NAMES", "1")
+    given = lines(*[{"task": "helo"}] * 3, {"task": "hello", "input": {"name": "Ada"}})
+    said = run("enqueue", "--file", "-", "--app", shop, "--json", input=given)
+    assert (said.code, said.json["created"], said.json["bad"]) == (1, 1, 3)
+    assert run("enqueue", "helo", "--app", shop).code == 2

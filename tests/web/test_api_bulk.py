@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -371,3 +372,20 @@ def test_an_act_of_who_was_moved_or_whose_password_was_replaced_touches_nothing(
         accounts.change_user("ann", password="another sentence of hers")
     begin_now(desks)
     assert states(app, ids) == ["failed"] * 3
+
+
+def test_a_name_that_does_not_exist_is_told_in_the_answer(client: Caller, app: Duly) -> None:  # A2
+    me = client(role="operator")
+    made = me.post("/api/v1/jobs", json={"task": "gret"})
+    assert (made.status_code, made.json()["warnings"][0].partition("? ")[0]) == (
+        201,
+        'No task is called "gret". Did you mean "greet"',
+    )
+    assert me.post("/api/v1/jobs", json={"task": "greet"}).json()["warnings"] == []
+    many = me.post("/api/v1/jobs/batch", json={"jobs": [{"task": "gret"}, {"task": "greet", "queue": "defualt"}]})
+    assert len(many.json()["warnings"]) == 2
+    every = {"recurrence": {"kind": "every", "duration": 60}, "task": "gret"}
+    assert len(me.put("/api/v1/schedules/often", json=every).json()["warnings"]) == 1
+    app.db.settings = dataclasses.replace(app.settings, strict_names=True)
+    assert "Did you mean" in me.post("/api/v1/jobs", json={"task": "gret"}).json()["detail"]
+    assert me.post("/api/v1/jobs", json={"task": "gret"}).status_code == 422

@@ -10,12 +10,15 @@ import getpass
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from duly.kernel.errors import UnknownNameWarning
 from duly.monitoring.redact import hide_passwords, visible
 
 if TYPE_CHECKING:
@@ -199,15 +202,16 @@ class Root(Group):
         asked = State()
         url = os.environ.get("DULY_DATABASE_URL")
         try:
-            code = super().main(
-                args,
-                prog_name,
-                complete_var,
-                standalone_mode=False,
-                windows_expand_args=windows_expand_args,
-                obj=asked,
-                **extra,
-            )
+            with _warnings_in_words():
+                code = super().main(
+                    args,
+                    prog_name,
+                    complete_var,
+                    standalone_mode=False,
+                    windows_expand_args=windows_expand_args,
+                    obj=asked,
+                    **extra,
+                )
         except BaseException as error:
             if isinstance(error, SystemExit):
                 raise
@@ -229,6 +233,24 @@ class Root(Group):
             # `duly jobs list | head`: the reader has seen enough. Nothing failed, and nothing more may be written.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise click.exceptions.Exit(0) from None
+
+
+@contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """Print a warning about a name that does not exist as one line, each once; other warnings as Python prints them."""
+    with warnings.catch_warnings():
+        plain, told = warnings.showwarning, set[str]()
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if not issubclass(category, UnknownNameWarning):
+                plain(message, category, *rest, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                complain(f"warning: {message}")
+
+        warnings.simplefilter("always", UnknownNameWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _restore(variable: str, value: str | None) -> None:

@@ -88,23 +88,29 @@ def enqueue(
 
 def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) -> int:
     from duly.kernel.errors import InvalidArgument
+    from duly.kernel.names import noticing
 
     asked = state()
     app = asked.duly()
-    _hint(app, task)
     try:
         value = _object(sys.stdin.read() if text == "-" else text)
     except InvalidArgument as error:  # the command is right: it ends with 1, as with a bad line of a file (case B082)
         raise click.ClickException(str(error)) from None
     if dry_run:
-        new = _prepare(app, task, value, options)
+        with noticing() as warned:
+            new = _prepare(app, task, value, options)
+        _warn(warned)
         from duly.jobs.enqueue import no_parent
 
         for parent, _ in _orphans(app, [new]):
             raise no_parent(parent)
-        show.as_json({"would_create": 1}) if asked.json else show.say("It would be accepted. Nothing was written.")
+        show.as_json({"would_create": 1, "warnings": warned}) if asked.json else show.say(
+            "It would be accepted. Nothing was written."
+        )
         return 0
-    job, created = app.enqueue(task, value, **options)
+    with noticing() as warned:
+        job, created = app.enqueue(task, value, **options)
+    _warn(warned)
     if asked.json:
         show.as_json(
             {
@@ -114,6 +120,7 @@ def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) ->
                 "queue": job.queue,
                 "status": job.status,
                 "run_at": job.run_at,
+                "warnings": warned,
             }
         )
     elif created:
@@ -124,11 +131,10 @@ def _one(task: str, text: str | None, options: dict[str, Any], dry_run: bool) ->
     return 0
 
 
-def _hint(app: Duly, task: str) -> None:
-    """An application is there and does not know the task: perhaps it is defined elsewhere, perhaps misspelt."""
-    known = app.engine.task_names
-    if known and task not in known:
-        click.echo(f"duly: note: the application defines no task {task!r} (it has {', '.join(known[:8])}).", err=True)
+def _warn(warned: Sequence[str]) -> None:
+    """Print names that do not exist on stderr: they may be misspelt, or defined by a worker that starts later."""
+    for said in warned[:TOLD]:
+        complain(f"warning: {said}")
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -170,6 +176,8 @@ class _Tally:
     good: int = 0
     bad: int = 0
     told: list[dict[str, Any]] = field(default_factory=list)
+    #: Names in the file that do not exist.
+    warned: list[str] = field(default_factory=list)
     #: The last line whose job is on disk, for those who must go on from there.
     written: int = 0
     #: First and last line of a batch whose write was cut in the middle.
@@ -187,13 +195,14 @@ class _Tally:
 
 def _file(name: str, defaults: dict[str, Any], all_or_nothing: bool, dry_run: bool) -> int:
     from duly.kernel.errors import InvalidArgument
+    from duly.kernel.names import noticing
 
     app = state().duly()
     if not dry_run:
         app.open()
     tally = _Tally()
     try:
-        with _opened(name) as (source, size), _progress(size) as step:
+        with noticing() as tally.warned, _opened(name) as (source, size), _progress(size) as step:
             batches = _batches(app, _lines(app, source, defaults, step), tally)
             if dry_run:
                 tally.good = sum(len(batch) for batch in batches)
@@ -502,9 +511,10 @@ def _all(app: Duly, good: Sequence[tuple[int, NewJob]], tally: _Tally) -> None:
 
 
 def _report(tally: _Tally, all_or_nothing: bool, dry_run: bool) -> None:
+    _warn(tally.warned)
     if state().json:
         counts = {"would_create": tally.good} if dry_run else {"created": tally.created, "existing": tally.existing}
-        show.as_json({**counts, "bad": tally.bad, "lines": tally.told})
+        show.as_json({**counts, "bad": tally.bad, "lines": tally.told, "warnings": tally.warned})
         return
     bad = f", {show.count(tally.bad, 'bad line')}" if tally.bad else ""
     if dry_run:

@@ -27,6 +27,7 @@ from duly.storage.database import Database
 
 if TYPE_CHECKING:
     from duly.calendars.store import CalendarStore
+    from duly.jobs.names import Names
     from duly.jobs.read import JobReader
 
 
@@ -49,6 +50,13 @@ class Engine:
         from duly.jobs.read import JobReader
 
         return JobReader(self.db)
+
+    @cached_property
+    def names(self) -> Names:
+        """Which names exist. Loaded when a name is given that this application does not define."""
+        from duly.jobs.names import Names
+
+        return Names(self.db, self.emitter)
 
     @cached_property
     def calendars(self) -> CalendarStore:

@@ -6,7 +6,8 @@
     ├── UsageError                  the caller can mend it: a value, a name, a session
     │   ├── InvalidArgument         one field is wrong (ValueError too)
     │   │   └── InvalidPayload      a value inside a job's input cannot be carried
-    │   ├── UnknownTask             no task of this name is defined here
+    │   ├── UnknownName             no task, queue, workflow, destination, … has this name
+    │   │   └── UnknownTask         no task of this name is defined here
     │   ├── UnsafeSession           an SQLite session whose savepoints would not hold
     │   └── KeyConflict             the idempotency key is taken by another job
     ├── NotFound                    there is no such job, queue, worker
@@ -82,13 +83,25 @@ class InvalidPayload(InvalidArgument):
     """A value inside a job's input cannot be carried; ``field`` is its path, such as ``items[2].price``."""
 
 
-class UnknownTask(UsageError, LookupError):
+class UnknownName(UsageError, LookupError):
+    """Nothing has this name, and the setting ``strict_names`` refuses such names. ``what``: the kind of thing, such as ``task``."""
+
+    def __init__(self, what: str, name: str, message: str) -> None:
+        self.what, self.name = what, name
+        super().__init__(message)
+
+
+class UnknownTask(UnknownName):
     """No task of this name is defined in this application."""
 
     def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
-        self.name, self.known = name, known
+        self.known = known
         hint = f" Known tasks: {', '.join(known[:8])}." if known else " No tasks are defined."
-        super().__init__(f"no task is called {name!r}.{hint}")
+        super().__init__("task", name, f"no task is called {name!r}.{hint}")
+
+
+class UnknownNameWarning(UserWarning):
+    """A name was given that nothing has: a job would wait until a worker that defines its task starts."""
 
 
 class UnsafeSession(UsageError):

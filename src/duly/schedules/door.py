@@ -67,7 +67,9 @@ class Host(Protocol):
 
     def open(self) -> None: ...
 
-    def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob: ...
+    def draft(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob: ...
+
+    def warn_unknown_task(self, name: str) -> str: ...
 
     def attempts_of(self, name: str, input: Mapping[str, Any] | None = None) -> int | None: ...
 
@@ -143,7 +145,7 @@ class Schedules:
                 raise InvalidArgument(
                     other, "is no option of a schedule.", "Known are queue, tenant, priority and max_attempts."
                 )
-        job = self._app.prepare(task if isinstance(task, str) else task.name, input, **options)
+        job = self._app.draft(task if isinstance(task, str) else task.name, input, **options)
         own = options.get("max_attempts")
         return Spec(
             name, recurrence, job.task, job.input, job.queue, job.tenant, Policies(catch_up, overlap, blackout),  # type: ignore[arg-type]
@@ -172,6 +174,8 @@ class Schedules:
         for spec in specs:
             shown = spec.name if spec.tenant == self._tenant(None) else f"{spec.tenant}/{spec.name}"
             known = (spec.tenant, spec.name) in same
+            if known:
+                self._app.warn_unknown_task(spec.task)
             done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]
         return done
 
@@ -191,6 +195,7 @@ class Schedules:
         there was none; where it is another by now, WrongState. So it is for ``id``, its number: one that was removed and made anew has another.
         """
         check_text(reason, "reason")
+        self._app.warn_unknown_task(spec.task)
 
         def act(connection: Connection, done: list[Decided]) -> tuple[Schedule, Change]:
             now = self._app.engine.db.present(connection)

@@ -18,6 +18,7 @@ from duly.jobs.job import Attempt as KnownAttempt
 from duly.jobs.job import Job as KnownJob
 from duly.jobs.job import Status as KnownStatus
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.names import noticing
 from duly.kernel.rooms import check_task
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
@@ -132,11 +133,17 @@ class ManyIn(Strict):
 class Made(BaseModel):
     job: Job
     created: bool = Field(description="False: the key had this job already, and nothing was written.")
+    warnings: list[str] = Field(
+        [], description="Names in the request that neither this application nor a running worker knows."
+    )
 
 
 class MadeMany(BaseModel):
     jobs: list[Made]
     created: int
+    warnings: list[str] = Field(
+        [], description="Names in the request that neither this application nor a running worker knows."
+    )
 
 
 class Condition(BaseModel):
@@ -169,25 +176,28 @@ def routes(app: Duly) -> Any:
     @made.post("/jobs", response_model=Made, status_code=201, responses={200: {"model": Made}, **documented(409)})
     def enqueue(given: JobIn, who: Operator, request: Request, response: Response) -> Made:
         """Enqueue a job. 201 when it was made; 200 with the job that has the key when it was there already."""
-        found = app.enqueue_prepared([_prepared(app, given, who)], actor=who.actor)[0]
+        with noticing() as warned:
+            prepared = _prepared(app, given, who)
+        found = app.enqueue_prepared([prepared], actor=who.actor)[0]
         if found.created:
             response.headers["Location"] = request.url_for("duly_job", id=str(found.job.id)).path
         else:
             response.status_code = 200
-        return Made(job=shown(found.job, who), created=found.created)
+        return Made(job=shown(found.job, who), created=found.created, warnings=warned)
 
     @made.post("/jobs/batch", response_model=MadeMany, status_code=201)
     def enqueue_many(given: ManyIn, who: Operator) -> MadeMany:
         """Enqueue many jobs in one transaction: all of them, or none."""
         prepared = []
-        for place, one in enumerate(given.jobs):
-            try:
-                prepared.append(_prepared(app, one, who))
-            except InvalidArgument as error:
-                raise InvalidArgument(f"jobs[{place}].{error.field}", error.problem, error.remedy) from None
+        with noticing() as warned:
+            for place, one in enumerate(given.jobs):
+                try:
+                    prepared.append(_prepared(app, one, who))
+                except InvalidArgument as error:
+                    raise InvalidArgument(f"jobs[{place}].{error.field}", error.problem, error.remedy) from None
         found = app.enqueue_prepared(prepared, actor=who.actor)
-        out = [Made(job=shown(one.job, who), created=one.created) for one in found]
-        return MadeMany(jobs=out, created=sum(one.created for one in out))
+        out = [Made(job=shown(one.job, who), created=one.created, warnings=[]) for one in found]
+        return MadeMany(jobs=out, created=sum(one.created for one in out), warnings=warned)
 
     @made.get("/jobs", response_model=Page)
     def find(

@@ -18,6 +18,7 @@ from duly.app import Duly
 from duly.jobs.job import Job, Status
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.localtime import in_utc, zone
+from duly.kernel.names import noticing
 from duly.kernel.recurrence import schedule_from_json
 from duly.kernel.rooms import check_task
 from duly.monitoring.redact import redacted
@@ -115,6 +116,9 @@ class Schedule(BaseModel):
     updated_at: Instant | None
     updated_by: str | None
     hidden: bool = Field(description="The input is not shown to who asks.")
+    warnings: list[str] = Field(
+        [], description="Of a change: names that neither this application nor a running worker knows."
+    )
 
     @computed_field(description=ETAG)  # type: ignore[prop-decorator]
     @property
@@ -342,11 +346,13 @@ def routes(app: Duly) -> Any:
         )
         bound = _looked_at(_found(door, name, at), if_match, if_none_match)
         try:
-            schedule, change = door.set(spec, actor=who.actor, reason=reason, **bound)
+            with noticing() as warned:
+                schedule, change = door.set(spec, actor=who.actor, reason=reason, **bound)
         except WrongState as error:
             raise Stale(str(error)) from None
         response.status_code = 201 if change == "created" else 200
         found = shown(schedule, who)
+        found.warnings = warned
         response.headers["ETag"] = found.etag
         return found
 
@@ -410,7 +416,7 @@ def shown(s: Known, who: Identity) -> Schedule:
             "input": redacted(orjson.loads(spec.input)) if who.sees_payloads else None,
             "next_local": _local(s.next_at, spec.tz),
         }  # fmt: skip
-    return Schedule(**{**said, "hidden": not who.sees_payloads})
+    return Schedule(**{**said, "hidden": not who.sees_payloads, "warnings": []})
 
 
 def _local(instant: datetime | None, tz: str | None) -> str | None:
