@@ -556,11 +556,13 @@ class JobsJobIn(TypedDict):
 class JobsMade(TypedDict):
     job: JobsJob
     created: bool
+    warnings: NotRequired[list[str]]
 
 
 class JobsMadeMany(TypedDict):
     jobs: list[JobsMade]
     created: int
+    warnings: NotRequired[list[str]]
 
 
 class JobsPage(TypedDict):
@@ -667,6 +669,7 @@ class Listed(TypedDict):
     updated_at: str | None
     updated_by: str | None
     hidden: bool
+    warnings: NotRequired[list[str]]
     last: Occurrence | None
     etag: str
 
@@ -1171,6 +1174,7 @@ class Schedule(TypedDict):
     updated_at: str | None
     updated_by: str | None
     hidden: bool
+    warnings: NotRequired[list[str]]
     etag: str
 
 
