@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from duly.kernel.source import InvalidDocument, Problem
     from duly.workflows.advance import WorkflowFailed
-    from duly.workflows.context import Pending, WorkflowContext
+    from duly.workflows.context import WorkflowContext
     from duly.workflows.door import Branch, Workflows
+    from duly.workflows.pending import NotAwaited, Pending
     from duly.workflows.step import (
         Approval,
         Changed,
@@ -33,6 +34,7 @@ __all__ = [
     "ChildFailed",
     "InvalidDocument",
     "Kind",
+    "NotAwaited",
     "Pending",
     "Problem",
     "Run",
@@ -54,8 +56,9 @@ __all__ = [
 _HOMES = {
     "duly.kernel.source": ("InvalidDocument", "Problem"),
     "duly.workflows.advance": ("WorkflowFailed",),
-    "duly.workflows.context": ("Pending", "WorkflowContext"),
+    "duly.workflows.context": ("WorkflowContext",),
     "duly.workflows.door": ("Branch", "Workflows"),
+    "duly.workflows.pending": ("NotAwaited", "Pending"),
     "duly.workflows.step": (
         "Approval",
         "Changed",

@@ -126,6 +126,7 @@ class Advance:
             answer = await code(ctx, *arguments.args, **arguments.kwargs)
             if ctx._over is not None:  # the code has swallowed it
                 raise ctx._over
+            ctx.check_all_awaited()
             check_done(answer, f"workflow {kept.workflow}")
         except BaseException as raised:
             error = raised

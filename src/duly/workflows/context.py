@@ -6,11 +6,12 @@ the code goes on. Where nothing can go on, the run is put down (``Suspended``) a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from duly.jobs.enqueue import NewJob
 from duly.jobs.run import LeaseLost
@@ -21,6 +22,7 @@ from duly.kernel.exception_group import leaves
 from duly.kernel.localtime import in_utc
 from duly.kernel.payload import check_name, check_number, check_whole
 from duly.workflows.calling import WITHIN
+from duly.workflows.pending import NotAwaited, Note, Operation, Pending, forgotten, noted, verb_of
 from duly.workflows.plan import Attempts, check_same
 from duly.workflows.step import Approval, Changed, ChildFailed, Kind, Status, Step, StepFailed, WaitTimedOut
 from duly.workflows.store import value_of
@@ -92,23 +94,6 @@ class ToUndo:
         return self.fn(answer, **more)
 
 
-class Pending(Awaitable[T]):
-    """Asked for, and done when it is awaited, or handed to ``ctx.gather``."""
-
-    __slots__ = ("_ctx", "wanted")
-
-    def __init__(self, ctx: WorkflowContext, wanted: Wanted) -> None:
-        self._ctx, self.wanted = ctx, wanted
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        record = self._ctx._on_record(self.wanted)
-        if record is None or record.status is Status.WAITING:
-            [record] = yield from self._ctx._resolve([self.wanted]).__await__()
-        self._ctx._begin_to_answer([self.wanted])
-        answer: T = self._ctx._answer(self.wanted, record)
-        return answer
-
-
 class WorkflowContext:
     """``ctx``, the first argument of a workflow.
 
@@ -134,6 +119,9 @@ class WorkflowContext:
         self._raised: list[BaseException] = []
         #: Completed steps that can be undone, in their order.
         self._undo: list[ToUndo] = []
+        #: What was asked for and not awaited yet, in that order; and the task that may await it.
+        self._open: dict[Note, None] = {}
+        self._task = asyncio.current_task()
 
     # ------------------------------------------------------------------ what can be asked for
 
@@ -285,37 +273,52 @@ class WorkflowContext:
         self._take_no_options("the present instant")
         return self._want(Kind.NOW, "now")
 
-    async def patched(self, name: str) -> bool:
+    def patched(self, name: str) -> Pending[bool]:
         """Was this run here for the first time after the code was changed? Guards new code in a workflow that runs are in the middle of:
         ``if await ctx.patched("second-letter"): …``. Runs that were past this point when it came answer False."""
         self._take_no_options("a guard")
         self._refuse_within()
         check_name(name, "name")
         record = self._history.get(self._asked + 1)
+        if record is None and self._recorded <= self._asked:
+            return self._want(Kind.PATCH, name)
         if record is not None and record.kind is Kind.PATCH and record.name == name:
-            self._asked += 1
-            self._answered.add(self._asked)
-            return True
-        if record is not None or self._recorded > self._asked:
-            return False  # the run has gone on from here before
-        await self._want(Kind.PATCH, name)
-        return True
+            return self._want(Kind.PATCH, name)
+        # the run has gone on from here before: it takes no number
+        note = self._noted(verb_of(Kind.PATCH), name, self._asked + 0.5)
 
-    async def gather(self, *pending: Pending[Any], return_exceptions: bool = False) -> list[Any]:
+        def act() -> Generator[Any, Any, bool]:
+            self._begin_to_await(note)
+            yield from ()
+            return False
+
+        return cast("Pending[bool]", Operation(self, note, (), act))
+
+    def gather(self, *pending: Pending[Any], return_exceptions: bool = False) -> Pending[list[Any]]:
         """Do several things at once, and answer when all are done, in their order: ``await ctx.gather(ctx.step(…), ctx.enqueue(…))``.
 
         The first that failed raises, once all have ended; with ``return_exceptions`` errors stand in the list.
         """
-        for one in pending:
-            if not isinstance(one, Pending) or one._ctx is not self:
+        parts = [one for one in pending if isinstance(one, Operation)]
+        strange = next((one for one in pending if not isinstance(one, Operation) or one.owner is not self or len(one.wanted) != 1), None)
+        problem = "holds the same thing twice." if len({id(one) for one in parts}) < len(parts) else ""
+        if strange is not None:
+            problem = f"holds a {type(strange).__name__}."
+        wanted = [w for one in parts for w in one.wanted]
+        note = self._noted("gather", None, min((w.position for w in wanted), default=self._asked + 0.5))
+        notes = [note, *(one.note for one in parts)]
+
+        def act() -> Generator[Any, Any, list[Any]]:
+            self._begin_to_await(*notes)
+            if problem:
                 raise InvalidArgument(
-                    "pending",
-                    f"holds a {type(one).__name__}.",
-                    "Give what ctx.step, ctx.enqueue and their like return, not awaited.",
+                    "pending", problem, "Give what ctx.step, ctx.enqueue and their like return, each once, not awaited."
                 )
-        wanted = [one.wanted for one in pending]
-        if len({w.position for w in wanted}) < len(wanted):
-            raise InvalidArgument("pending", "holds the same thing twice.", "Ask for it once.")
+            return (yield from self._gathered(wanted, return_exceptions).__await__())
+
+        return cast("Pending[list[Any]]", Operation(self, note, wanted, act))
+
+    async def _gathered(self, wanted: Sequence[Wanted], return_exceptions: bool) -> list[Any]:
         records = [self._on_record(w) for w in wanted]
         open_ones = [w for w, r in zip(wanted, records, strict=True) if r is None or r.status is Status.WAITING]
         if open_ones:
@@ -353,7 +356,41 @@ class WorkflowContext:
     def _want(self, kind: Kind, name: str, **more: Any) -> Pending[Any]:
         self._refuse_within()
         self._asked += 1
-        return Pending(self, Wanted(self._asked, kind, name, **more))
+        wanted = Wanted(self._asked, kind, name, **more)
+        note = self._noted(verb_of(kind), name, wanted.position)
+
+        def act() -> Generator[Any, Any, Any]:
+            self._begin_to_await(note)
+            record = self._on_record(wanted)
+            if record is None or record.status is Status.WAITING:
+                [record] = yield from self._resolve([wanted]).__await__()
+            self._begin_to_answer([wanted])
+            return self._answer(wanted, record)
+
+        return cast("Pending[Any]", Operation(self, note, (wanted,), act))
+
+    def _noted(self, verb: str, name: str | None, position: float) -> Note:
+        note = noted(verb, name, position, __file__)
+        self._open[note] = None
+        return note
+
+    def _begin_to_await(self, *own: Note) -> None:
+        """These are awaited now. Raises NotAwaited where something that was asked for before them was forgotten, before anything is done."""
+        if asyncio.current_task() is not self._task:
+            raise NotAwaited(
+                f"{own[0]} is awaited in another task than the workflow's own (asyncio.gather, TaskGroup, create_task or wait_for). A run can "
+                "be put down at each await, and other tasks would go on without it. Do several things at once with `await ctx.gather(…)`."
+            )
+        last = max(note.position for note in own)
+        if left := [n for n in self._open if n not in own and (n.dropped or n.position < last)]:
+            raise forgotten(left)
+        for note in own:
+            self._open.pop(note, None)
+
+    def check_all_awaited(self) -> None:
+        """Raise NotAwaited where the code has ended and something that it asked for was never awaited."""
+        if self._open:
+            raise forgotten(list(self._open))
 
     def _refuse_within(self) -> None:
         step = WITHIN.get()
