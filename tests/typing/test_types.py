@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,30 @@ def test_a_right_program_is_right_for_the_type_checker(said: dict[int, str]) -> 
 )
 def test_a_wrong_call_is_refused_before_it_runs(said: dict[int, str], call: str, complaint: str) -> None:
     assert complaint in said[line(call)]
+
+
+WORKFLOW = """
+from duly.workflows import Approval, WorkflowContext
+
+
+async def refund(ctx: WorkflowContext, order: int) -> str:
+    total: int = await ctx.step("total", abs, order)
+    said: Approval = await ctx.approve("boss")
+    a, b = ctx.step("a", str, 1), ctx.step("b", str, 2)
+    both = await ctx.gather(a, b)
+    ctx.step("pay", print, order)   # wrong: not awaited
+    ctx.gather(ctx.sleep(1))        # wrong: not awaited
+    ctx.sleep(60)                   # wrong: not awaited
+    if ctx.approve("boss"):         # wrong: not awaited
+        return "paid"
+    name: str = ctx.step("name", str, 5)  # wrong: not awaited
+    return f"{said} {both} {total} {name}"
+"""
+
+
+def test_a_checker_reports_a_workflow_that_forgets_an_await(tmp_path: Path) -> None:  # A1
+    (tmp_path / "refund.py").write_text(WORKFLOW)
+    command = [sys.executable, "-m", "mypy", "--strict", "--enable-error-code", "truthy-bool", "--no-error-summary", "refund.py"]  # fmt: skip
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    reported = {int(line) for line in re.findall(r"refund\.py:(\d+): error", answer)}
+    assert reported == {n for n, line in enumerate(WORKFLOW.splitlines(), 1) if "# wrong" in line}, answer

@@ -194,11 +194,15 @@ async def _task_group(ctx: WorkflowContext, done: list[str]) -> None:
         group.create_task(one())
 
 
+async def _waited_for(ctx: WorkflowContext, done: list[str]) -> None:
+    await asyncio.wait([asyncio.ensure_future(ctx.step("a", done.append, "a"))])
+
+
 async def _create_task(ctx: WorkflowContext, done: list[str]) -> None:
     await asyncio.create_task(ctx.step("a", done.append, "a"))
 
 
-@pytest.mark.parametrize("code", [_asyncio_gather, _with_exceptions, _task_group, _create_task])
+@pytest.mark.parametrize("code", [_asyncio_gather, _with_exceptions, _task_group, _create_task, _waited_for])
 def test_operations_awaited_in_other_tasks_are_refused_before_they_do_anything(app: Duly, code: Code) -> None:
     state, said, done = outcome(app, code)
     assert (state, done) == ("failed", [])

@@ -305,7 +305,7 @@ class Advance:
 
     def _opened(self, run_id: int, w: Wanted, child: int | None, now: datetime) -> Step:
         """The record of something new."""
-        step = Step(run_id, w.position, w.kind, w.name, started_at=now, child_id=child)
+        step = Step(run_id, w.position, w.kind, w.name, started_at=now, child_id=child, arguments=w.arguments)
         if w.kind is Kind.NOW:
             return replace(step, status=LIFECYCLE.target(None, "do"), output=now.isoformat(), finished_at=now)
         if w.kind is Kind.PATCH:
@@ -325,7 +325,9 @@ class Advance:
 
     async def _attempt(self, w: Wanted) -> None:
         """Call a step's function once, and record what came of it."""
-        step = self.history.get(w.position) or Step(self.job.claimed.id, w.position, w.kind, w.name)
+        step = self.history.get(w.position) or Step(
+            self.job.claimed.id, w.position, w.kind, w.name, arguments=w.arguments
+        )
         assert w.of is not None
         session, began = session_parameter(w.of), time.monotonic()
         try:

@@ -22,7 +22,8 @@ from duly.kernel.exception_group import leaves
 from duly.kernel.localtime import in_utc
 from duly.kernel.payload import check_name, check_number, check_whole
 from duly.workflows.calling import WITHIN
-from duly.workflows.pending import NotAwaited, Note, Operation, Pending, forgotten, noted, verb_of
+from duly.workflows.identity import Fingerprints, of_call, of_values
+from duly.workflows.pending import Note, Operation, Pending, asking, forgotten, in_another_task, verb_of
 from duly.workflows.plan import Attempts, check_same
 from duly.workflows.step import Approval, Changed, ChildFailed, Kind, Status, Step, StepFailed, WaitTimedOut
 from duly.workflows.store import value_of
@@ -74,6 +75,8 @@ class Wanted:
     until: datetime | None = None
     #: What a wait answers when its time is over; without it that raises.
     default: Any = _RAISE
+    #: What it is asked for with; None where nothing is.
+    arguments: Fingerprints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ class WorkflowContext:
             raise InvalidArgument("name", "is given twice.", "A step has its name in its call.")
         return self._want(
             Kind.STEP, name, fn=lambda **more: fn(*args, **kwargs, **more), of=fn, attempts=o.tries(), timeout=o.timeout,
-            compensate=o.compensate,
+            compensate=o.compensate, arguments=of_call(fn, args, kwargs, asking(__file__).f_code.co_cellvars),
         )  # fmt: skip
 
     def using(
@@ -203,7 +206,7 @@ class WorkflowContext:
         return self._child(task, args, kwargs, detached=True)
 
     def _child(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], detached: bool) -> Pending[Any]:
-        known = task.task if isinstance(task, Call) else task
+        known = task if isinstance(task, Task | str) else getattr(task, "task", task)
         o = self._take_options()
         for name in ("attempts", "backoff", "timeout"):
             if getattr(o, name) is not None:
@@ -218,6 +221,7 @@ class WorkflowContext:
             named,
             job=lambda: self._advance.prepare(self, task, args, kwargs),
             compensate=o.compensate,
+            arguments=_of_child(known, args, kwargs),
         )
 
     def sleep(
@@ -227,7 +231,9 @@ class WorkflowContext:
         self._take_no_options("a sleep")
         if (span is None) is (until is None):
             raise InvalidArgument("span", "and until: exactly one is to be given.")
-        return self._want(Kind.SLEEP, check_name(name, "name"), span=_span(span, "span"), until=_instant(until))
+        return self._want(
+            Kind.SLEEP, check_name(name, "name"), **_times(_span(span, "span"), _instant(until)),
+        )  # fmt: skip
 
     def wait_event(
         self,
@@ -244,9 +250,8 @@ class WorkflowContext:
         self._take_no_options("a wait")
         if timeout is not None and until is not None:
             raise InvalidArgument("timeout", "and until are both given.", "Give one.")
-        return self._want(
-            Kind.EVENT, check_name(name, "name"), span=_span(timeout, "timeout"), until=_instant(until), default=default
-        )
+        times = _times(_span(timeout, "timeout"), _instant(until), default)
+        return self._want(Kind.EVENT, check_name(name, "name"), **times)
 
     def approve(
         self,
@@ -260,13 +265,8 @@ class WorkflowContext:
         self._take_no_options("a question")
         if timeout is not None and until is not None:
             raise InvalidArgument("timeout", "and until are both given.", "Give one.")
-        return self._want(
-            Kind.APPROVAL,
-            check_name(name, "name"),
-            span=_span(timeout, "timeout"),
-            until=_instant(until),
-            default=default,
-        )
+        times = _times(_span(timeout, "timeout"), _instant(until), default)
+        return self._want(Kind.APPROVAL, check_name(name, "name"), **times)
 
     def now(self) -> Pending[datetime]:
         """The present instant (aware, UTC), the same each time the code is run."""
@@ -300,7 +300,10 @@ class WorkflowContext:
         The first that failed raises, once all have ended; with ``return_exceptions`` errors stand in the list.
         """
         parts = [one for one in pending if isinstance(one, Operation)]
-        strange = next((one for one in pending if not isinstance(one, Operation) or one.owner is not self or len(one.wanted) != 1), None)
+        strange = next(
+            (one for one in pending if not isinstance(one, Operation) or one.owner is not self or len(one.wanted) != 1),
+            None,
+        )
         problem = "holds the same thing twice." if len({id(one) for one in parts}) < len(parts) else ""
         if strange is not None:
             problem = f"holds a {type(strange).__name__}."
@@ -370,17 +373,16 @@ class WorkflowContext:
         return cast("Pending[Any]", Operation(self, note, (wanted,), act))
 
     def _noted(self, verb: str, name: str | None, position: float) -> Note:
-        note = noted(verb, name, position, __file__)
+        frame = asking(__file__)
+        note = Note(verb, name, position, frame.f_code.co_filename, frame.f_lineno)
         self._open[note] = None
         return note
 
     def _begin_to_await(self, *own: Note) -> None:
         """These are awaited now. Raises NotAwaited where something that was asked for before them was forgotten, before anything is done."""
+        self._refuse_within()
         if asyncio.current_task() is not self._task:
-            raise NotAwaited(
-                f"{own[0]} is awaited in another task than the workflow's own (asyncio.gather, TaskGroup, create_task or wait_for). A run can "
-                "be put down at each await, and other tasks would go on without it. Do several things at once with `await ctx.gather(…)`."
-            )
+            raise in_another_task(own[0])
         last = max(note.position for note in own)
         if left := [n for n in self._open if n not in own and (n.dropped or n.position < last)]:
             raise forgotten(left)
@@ -426,7 +428,7 @@ class WorkflowContext:
         record = self._history.get(wanted.position)
         if record is not None:
             try:
-                check_same(record, wanted.kind, wanted.name)
+                check_same(record, wanted.kind, wanted.name, wanted.arguments, self._history)
             except Changed as error:
                 self._over = Interrupted(error)
                 raise self._over from None
@@ -489,6 +491,23 @@ def _span(value: float | timedelta | None, field: str) -> timedelta | None:
     if not 0 <= seconds <= FARTHEST:
         raise InvalidArgument(field, f"is {value}; it must be from 0 to a hundred years.")
     return timedelta(seconds=seconds)
+
+
+def _times(span: timedelta | None, until: datetime | None, default: Any = _RAISE) -> dict[str, Any]:
+    """How long a sleep or a wait takes, and what it answers then."""
+    said = {"span": span, "until": until, **({} if default is _RAISE else {"default": default})}
+    return {"span": span, "until": until, "default": default, "arguments": of_values(said)}
+
+
+def _of_child(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprints:
+    """What a child is made of: its task, which may stand on record under another name, and its input."""
+    fn, named = getattr(task, "fn", None) or _by_name, task if isinstance(task, str) else getattr(task, "name", None)
+    # the first parameter of a workflow is its context
+    return [*of_values({"task": named}), *of_call(fn, args, kwargs, skip=0 if isinstance(task, Task | str) else 1)]
+
+
+def _by_name(**kwargs: Any) -> None:
+    """Stands for the function of a task that is known by its name only."""
 
 
 def _instant(value: datetime | None) -> datetime | None:

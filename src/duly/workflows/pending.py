@@ -7,10 +7,11 @@ An operation is only begun when no earlier one was forgotten: what is asked for 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from duly.kernel.errors import PermanentError
@@ -48,7 +49,7 @@ class Note:
     dropped: bool = False
 
     def __str__(self) -> str:
-        return f"ctx.{self.verb}({'' if self.name is None else repr(self.name)}) ({os.path.basename(self.file)}:{self.line})"
+        return f"ctx.{self.verb}({'' if self.name is None else repr(self.name)}) ({Path(self.file).name}:{self.line})"
 
     @property
     def remedy(self) -> str:
@@ -61,12 +62,12 @@ def verb_of(kind: Kind) -> str:
     return _VERBS.get(kind, str(kind))
 
 
-def noted(verb: str, name: str | None, position: float, here: str) -> Note:
-    """The note of an operation that the nearest code outside of the file ``here`` asks for."""
+def asking(here: str) -> FrameType:
+    """The frame of the nearest code outside of the file ``here``: the workflow's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename in (here, __file__):
         frame = frame.f_back
-    return Note(verb, name, position, frame.f_code.co_filename, frame.f_lineno)
+    return frame
 
 
 def forgotten(notes: Sequence[Note]) -> NotAwaited:
@@ -77,6 +78,14 @@ def forgotten(notes: Sequence[Note]) -> NotAwaited:
     return NotAwaited(
         f"{named} {'was' if len(notes) == 1 else 'were'} never awaited, so nothing of it was done. Write {notes[0].remedy} where you ask for it, "
         "or await several at once with `await ctx.gather(…)`. Then replay the run."
+    )
+
+
+def in_another_task(note: Note) -> NotAwaited:
+    """The error of an operation that another task than the workflow's own awaits."""
+    return NotAwaited(
+        f"{note} is awaited in another task than the workflow's own (asyncio.gather, TaskGroup, create_task or wait_for). A run can be put "
+        "down at each await, and other tasks would go on without it. Do several things at once with `await ctx.gather(…)`."
     )
 
 
@@ -107,6 +116,15 @@ class Operation(Awaitable[T]):
             f"{self.note} is used as a value before it is awaited: it has none yet, and nothing was done. Write {self.note.remedy}."
         )
 
+    def _refuse_task(self, *others: Any) -> NoReturn:
+        raise in_another_task(self.note)
+
+    #: With these, ``asyncio.create_task`` takes it for a coroutine, and its refusal comes from within the task.
+    send = throw = _refuse_task
+
+    def close(self) -> None:
+        """Nothing: nothing was begun."""
+
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -117,10 +135,18 @@ class Operation(Awaitable[T]):
     # By identity, as asyncio keeps awaitables in dictionaries. A comparison would have no answer.
     __hash__ = object.__hash__
     __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __str__ = __format__ = __int__ = __float__ = __index__ = __bytes__ = __len__ = __iter__ = __contains__ = __getitem__ = _refuse
-    __call__ = __enter__ = __aenter__ = __aiter__ = __next__ = __anext__ = __reversed__ = __reduce__ = __copy__ = __deepcopy__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __rmod__ = _refuse
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __invert__ = __neg__ = __pos__ = __abs__ = __round__ = __pow__ = _refuse
+    __str__ = __format__ = __int__ = __float__ = __index__ = __bytes__ = __len__ = __iter__ = __contains__ = (
+        __getitem__
+    ) = _refuse
+    __call__ = __enter__ = __aenter__ = __aiter__ = __next__ = __anext__ = __reversed__ = __reduce__ = __copy__ = (
+        __deepcopy__
+    ) = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = (
+        __mod__
+    ) = __rmod__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __invert__ = __neg__ = __pos__ = __abs__ = __round__ = __pow__ = (
+        _refuse
+    )
 
 
 if TYPE_CHECKING:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument
+from duly.workflows.identity import Fingerprints, different
 from duly.workflows.step import LIFECYCLE, Changed, Kind, Signal, Status, Step
 
 #: How the names of decisions begin.
@@ -39,13 +41,39 @@ class Facts:
     children: Mapping[int, Child] | None = None
 
 
-def check_same(record: Step, kind: Kind, name: str) -> None:
-    """Raise Changed where the code asks for something else than it did."""
+def check_same(
+    record: Step, kind: Kind, name: str, arguments: Fingerprints | None = None, history: Mapping[int, Step] = MappingProxyType({})
+) -> None:  # fmt: skip
+    """Raise Changed where the code asks for something else than it did, or with other arguments. A record without arguments is of a time
+    before these were kept."""
     if record.kind is not kind or record.name != name:
         raise Changed(
             f"step {record.position} of this run is on record as {record.kind} {record.name!r}, and the code now asks for {kind} {name!r} there. "
             "Give the changed workflow a new version, or let it ask `await ctx.patched(…)` first; then replay the run."
         )
+    if record.arguments is None or arguments is None:
+        return
+    if differ := different(record.arguments, arguments):
+        raise Changed(_other_arguments(record, differ, arguments, history))
+
+
+def _other_arguments(
+    record: Step, differ: Sequence[tuple[str, str | None, str | None]], asked: Fingerprints, history: Mapping[int, Step]
+) -> str:
+    said = [
+        f"{name} ({'not given' if before is None else before} on record, {'not given' if now is None else now} now)"
+        for name, before, now in differ[:5]
+    ]
+    more = f" and {len(differ) - 5} more" if len(differ) > 5 else ""
+    twin = next(
+        (s for p, s in sorted(history.items()) if p > 0 and s.kind is record.kind and s.arguments == asked), None
+    )
+    there = "" if twin is None else f" What is asked for now is on record as step {twin.position} {twin.name!r}."
+    return (
+        f"step {record.position} of this run is on record as {record.kind} {record.name!r} with other arguments than the code now gives it: "
+        f"{', '.join(said)}{more}; these are fingerprints.{there} Nothing was done for it. Take arguments from the input and from answers, and go "
+        "through sets in a sorted order. Give a changed workflow a new version, or let it ask `await ctx.patched(…)` first; then replay the run."
+    )
 
 
 def left_behind(history: Mapping[int, Step], answered: Collection[int]) -> list[Step]:

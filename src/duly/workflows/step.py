@@ -91,6 +91,8 @@ class Step:
     due_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    #: What it was asked for with: [[name, fingerprint]]. None: it was recorded before arguments were.
+    arguments: list[list[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

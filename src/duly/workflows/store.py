@@ -51,6 +51,7 @@ _STEP_COLUMNS = (
     "due_at",
     "started_at",
     "finished_at",
+    "arguments",
 )
 _IN = 500
 
@@ -60,7 +61,7 @@ _UPDATE = update(workflow_steps).where(
     workflow_steps.c.run_id == bindparam("b_run"), workflow_steps.c.position == bindparam("b_position")
 ).values({c: bindparam(c) for c in _STEP_COLUMNS})  # fmt: skip
 _HISTORY = (
-    select(workflow_steps.c.position, *(cast(workflow_steps.c[c], Text).label(c) if c in ("output", "error") else workflow_steps.c[c] for c in _STEP_COLUMNS))
+    select(workflow_steps.c.position, *(cast(workflow_steps.c[c], Text).label(c) if c in ("output", "error", "arguments") else workflow_steps.c[c] for c in _STEP_COLUMNS))
     .where(workflow_steps.c.run_id == bindparam("b_run")).order_by(workflow_steps.c.position)
 )  # fmt: skip
 _RUN = select(
@@ -422,6 +423,7 @@ def _step(run_id: int, row: Any) -> Step:
     return Step(
         run_id, row.position, Kind(row.kind), row.name, Status(row.status), _as_text(row.output),
         orjson.loads(row.error) if row.error is not None else None, row.attempts, row.child_id, row.due_at, row.started_at, row.finished_at,
+        orjson.loads(row.arguments) if row.arguments is not None else None,
     )  # fmt: skip
 
 
@@ -439,5 +441,5 @@ def _row(step: Step) -> dict[str, Any]:
     return {
         "run_id": step.run_id, "position": step.position, "kind": step.kind.value, "name": step.name, "status": step.status.value,
         "output": step.output, "error": step.error, "attempts": step.attempts, "child_id": step.child_id, "due_at": step.due_at,
-        "started_at": step.started_at, "finished_at": step.finished_at,
+        "started_at": step.started_at, "finished_at": step.finished_at, "arguments": step.arguments,
     }  # fmt: skip

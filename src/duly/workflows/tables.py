@@ -60,6 +60,8 @@ workflow_steps = Table(
     Column("due_at", Instant),
     Column("started_at", Instant),
     Column("finished_at", Instant),
+    #: What it was asked for with: [[name, fingerprint]], nothing in clear. Null: recorded before arguments were.
+    Column("arguments", Json),
     PrimaryKeyConstraint("run_id", "position"),
     CheckConstraint(LIFECYCLE.check("status"), name="status"),
 )
