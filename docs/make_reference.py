@@ -117,6 +117,7 @@ MEANINGS = {
     "ig_first_comment_published": "A first comment is there. `found`: it was there already.",
     "ig_first_comment_error": "A first comment could not be made, or failed for good. `job`: its job, or its parent's where it has none. The parent stands as it is.",
     "workflow_unknown": "A run waits for a worker that knows its workflow, in the version that it began with: this one does not. It is looked at again after half a minute.",
+    "workflow_answer_waits": "A step was done, and what came of it could not be recorded because the database does not answer. The worker tries again for as long as a lease lasts, and remembers it afterwards.",
     "workflow_changed": "A document of a workflow has another text than before under the same version. New runs take the new text; those that have begun keep theirs. Told once for each version.",
     "workflows_woken": "Runs had slept through their news, after a crash in between; housekeeping has woken `count` of them.",
     "session_started": "A session has the slot for the first time; `late`: seconds behind its planned instant. `reason` is that of its first round.",

@@ -195,8 +195,7 @@ def test_values_without_a_canonical_form_are_known_by_their_type() -> None:
 
 
 def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
-    program = "from duly.workflows.advance import Memory
-from duly.workflows.identity import fingerprint; print(fingerprint({'who': {'ann', 'bob', 'cy', 'dora', 'eve'}}))"
+    program = "from duly.workflows.identity import fingerprint; print(fingerprint({'who': {'ann', 'bob', 'cy', 'dora', 'eve'}}))"
     said = {
         subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
         for seed in ("1", "2", "3")

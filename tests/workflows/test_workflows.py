@@ -1004,7 +1004,7 @@ def test_a_lease_that_is_lost_is_no_failed_step(app: Duly, calls: Calls) -> None
     app.db.write(lambda c: c.execute(text("UPDATE jobs SET status = 'queued', lease_token = NULL, lease_until = NULL")))
     drain(app)
     assert state(app, run) == ("succeeded", "paid")
-    assert calls == ["pay", "pay"]
+    assert calls == ["pay"]  # this process remembers what it could not record; another one would call it again
 
 
 def test_a_database_that_does_not_answer_is_no_failed_step(
@@ -1027,11 +1027,9 @@ def test_a_database_that_does_not_answer_is_no_failed_step(
 
     monkeypatch.setattr(WorkflowStore, "write", write)
     run = w.start().job.id
-    assert drain(app).retried == 1
-    clock.advance(10)
     drain(app)
     assert state(app, run) == ("succeeded", "paid")
-    assert calls == ["pay", "pay"]
+    assert calls == ["pay"]  # what was done is recorded once the database is back
     assert [s.name for s in app.workflows.history(run)] == ["pay"]
 
 
@@ -1424,7 +1422,9 @@ def test_a_run_that_answers_with_work_that_nobody_has_done_fails_in_words_and_is
 
     runs = {kind: w.start(kind).job.id for kind in ("coroutine", "generator", "pending")}
     drain(app)
-    for kind, told in (("coroutine", "coroutine"), ("generator", "async_generator"), ("pending", "Pending")):
+    assert state(app, runs["pending"])[0] == "failed"
+    assert "ctx.step('b') (test_workflows.py:" in state(app, runs["pending"])[1]
+    for kind, told in (("coroutine", "coroutine"), ("generator", "async_generator")):
         assert state(app, runs[kind])[0] == "failed"
         assert (
             f"workflow w answered with an object of type {told}: work that nobody has done" in state(app, runs[kind])[1]

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -31,7 +31,16 @@ from duly.jobs.run import CURRENT, LeaseLost, Settled, describe
 from duly.jobs.run import Run as JobRun
 from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
-from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.errors import (
+    Cancel,
+    DatabaseError,
+    DatabaseUnavailable,
+    InvalidArgument,
+    PermanentError,
+    Retry,
+    Snooze,
+    brief,
+)
 from duly.kernel.exception_group import decisive
 from duly.storage.types import Encoded
 from duly.workflows.calling import within
@@ -39,7 +48,7 @@ from duly.workflows.context import Interrupted, Suspended, Wanted, WorkflowConte
 from duly.workflows.plan import Facts, check_all_asked_for, cut_short, failed_attempt, left_behind, look, wakes
 from duly.workflows.step import LIFECYCLE, Kind, Status, Step
 from duly.workflows.store import Kept, WorkflowStore
-from duly.workflows.values import calling, check_done, check_step, encoded
+from duly.workflows.values import DONE, UnstorableResult, calling, check_done, check_step, encoded
 
 
 class WorkflowFailed(PermanentError):
@@ -63,6 +72,7 @@ class Memory:
         self.most = most
         self._kept: OrderedDict[int, tuple[str, dict[int, Step]]] = OrderedDict()
         self._lock, self._process, self._count = threading.Lock(), secrets.token_hex(8), itertools.count()
+        self._unrecorded: OrderedDict[tuple[int, int], Unrecorded] = OrderedDict()
 
     def mark(self) -> str:
         """A mark that nobody has made before."""
@@ -80,6 +90,31 @@ class Memory:
         with self._lock:
             return self._kept.pop(ident, None)
 
+    def hold(self, ident: int, done: Unrecorded) -> None:
+        """Remember what came of a step that could not be recorded."""
+        with self._lock:
+            self._unrecorded[ident, done.wanted.position] = done
+            while len(self._unrecorded) > self.most:
+                self._unrecorded.popitem(last=False)
+
+    def unrecorded(self, ident: int, wanted: Wanted, since: datetime | None) -> Unrecorded | None:
+        """What came of a step that this process has called and could not record, unless the run has gone on elsewhere since. Forgotten here."""
+        with self._lock:
+            done = self._unrecorded.pop((ident, wanted.position), None)
+        if done is None or done.since != since:
+            return None
+        same = (done.wanted.kind, done.wanted.name, done.wanted.arguments)
+        return done if same == (wanted.kind, wanted.name, wanted.arguments) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """What came of a step. ``since``: when its run was last put down before. ``make``: its record as of an instant."""
+
+    wanted: Wanted
+    since: datetime | None
+    make: Callable[[datetime], Step]
+
 
 class Advance:
     """One turn of a run: from the claim of its job to where it ends or waits."""
@@ -95,6 +130,8 @@ class Advance:
         self._news = 0
         self._risen, self._mark = False, ""
         self._failing = False
+        #: When the run was last put down.
+        self._since: datetime | None = None
 
     # ------------------------------------------------------------------ the turn
 
@@ -192,7 +229,7 @@ class Advance:
         if history is not self.history:
             self.history.clear()
             self.history.update(history)
-        self._news, self._risen = fresh.news, fresh.rested is None
+        self._news, self._risen, self._since = fresh.news, fresh.rested is None, fresh.updated_at
         return fresh
 
     async def _write(self, act: Callable[[Connection], Any]) -> Any:
@@ -218,13 +255,41 @@ class Advance:
         if self.job.claimed.attempts > 1:
             self.job.claimed = self.job.claimed._replace(attempts=1)
 
-    async def _record(self, make: Callable[[datetime], Step], began: float) -> None:
-        """Put a step on record. ``make``: the step as it is at an instant, by the clock that statements compare with. ``began``: monotonic."""
+    async def _record(self, w: Wanted, make: Callable[[datetime], Step], began: float) -> None:
+        """Put a step on record. ``make``: the step as it is at an instant, by the clock that statements compare with. ``began``: monotonic.
+
+        The step is done by now. So while the database is away this waits for it, as long as a lease is held; after that, this process
+        remembers what came of the step, and records it when it has the run again, instead of calling the step twice.
+        """
+        unsure, pause = False, 0.1
+        until = time.monotonic() + self.engine.settings.lease
 
         def act(connection: Connection) -> Step:
+            if unsure:  # a commit whose answer was lost may have been one
+                there = self.store.step(connection, self.job.claimed.id, w.position)
+                known = self.history.get(w.position)
+                if there is not None and (known is None or there.attempts > known.attempts):
+                    return there
             return self._put_on_record(connection, make, began)
 
-        step: Step = await self._write(act)
+        try:
+            while True:
+                try:
+                    step: Step = await self._write(act)
+                    break
+                except DatabaseUnavailable as error:
+                    if time.monotonic() + pause > until:
+                        raise
+                    if not unsure:
+                        self.engine.emitter.emit(
+                            "workflow_answer_waits", "warning", run=self.job.claimed.id, step=w.name, error=brief(error)
+                        )
+                    unsure = True
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 2.0)
+        except BaseException:
+            self.memory.hold(self.job.claimed.id, Unrecorded(w, self._since, make))
+            raise
         self.history[step.position] = step
 
     def _put_on_record(self, connection: Connection, make: Callable[[datetime], Step], began: float) -> Step:
@@ -330,6 +395,9 @@ class Advance:
         )
         assert w.of is not None
         session, began = session_parameter(w.of), time.monotonic()
+        if (called_before := self.memory.unrecorded(self.job.claimed.id, w, self._since)) is not None:
+            await self._record(w, called_before.make, began)
+            return
         try:
             check_step(w.of, w.name, None if session is None else session[1])
             if session is not None:
@@ -349,14 +417,17 @@ class Advance:
             if isinstance(decisive(error), Cancel | DatabaseError | LeaseLost):
                 raise
             make = partial(_failed, step, w, own(error))
-        await self._record(make, began)
+        await self._record(w, make, began)
 
     async def _with_session(self, w: Wanted, step: Step, began: float, parameter: str, kind: str) -> Step:
         """A step whose effects in our database and whose record are one commit."""
         assert w.fn is not None
 
         def record(connection: Connection, answer: Any) -> Step:
-            text = encoded(answer, w.name, self.engine.settings.max_payload)
+            try:
+                text = encoded(answer, w.name, self.engine.settings.max_payload)
+            except UnstorableResult as error:  # what it did in the session is rolled back
+                raise PermanentError(str(error).replace(f". {DONE}", "")) from None
             self._hold(connection)
             return self._put_on_record(connection, partial(_ended, step, text), began)
 

@@ -453,12 +453,16 @@ class WorkflowContext:
             if wanted.default is not _RAISE:
                 return wanted.default
             failure = WaitTimedOut(record.name)
+        if (
+            wanted.compensate is not None
+            and record.has_effect
+            and all(one.record.position != record.position for one in self._undo)
+        ):
+            # it was done, whatever the code makes of the answer, and also where the answer is lost
+            self._undo.append(ToUndo(record, wanted.compensate, wanted.of))
         if failure is not None:
             self._raised.append(failure)
             raise failure
-        if wanted.compensate is not None:
-            # it was done, whatever the code makes of the answer
-            self._undo.append(ToUndo(record, wanted.compensate, wanted.of))
         if record.kind is Kind.STEP and wanted.of is not None:
             return decoded(wanted.of, value_of(record.output), record.name)
         value = value_of(record.output)

@@ -110,5 +110,5 @@ def different(recorded: Sequence[Sequence[str]], asked: Fingerprints) -> list[tu
     """
     if [f for _, f in recorded] == [f for _, f in asked]:
         return []
-    before, now = {str(n): str(f) for n, f in recorded}, {n: f for n, f in asked}
+    before, now = {str(n): str(f) for n, f in recorded}, {one[0]: one[1] for one in asked}
     return [(n, before.get(n), now.get(n)) for n in {**before, **now} if before.get(n) != now.get(n)]

@@ -15,7 +15,7 @@ from typing import Any
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument
 from duly.workflows.identity import Fingerprints, different
-from duly.workflows.step import LIFECYCLE, Changed, Kind, Signal, Status, Step
+from duly.workflows.step import LIFECYCLE, UNSTORABLE, Changed, Kind, Signal, Status, Step
 
 #: How the names of decisions begin.
 DECISION = "approve:"
@@ -105,8 +105,7 @@ def cut_short(history: Mapping[int, Step], left: Sequence[Step], words: str) -> 
 
 def _stands(history: Mapping[int, Step], step: Step) -> bool:
     undo = history.get(-step.position)
-    done = step.kind in (Kind.STEP, Kind.TASK) and step.status is Status.DONE
-    return done and (undo is None or undo.status is not Status.DONE)
+    return step.has_effect and (undo is None or undo.status is not Status.DONE)
 
 
 def look(waiting: Sequence[Step], facts: Facts) -> tuple[list[Step], list[tuple[int, int]]]:
@@ -138,7 +137,7 @@ def look(waiting: Sequence[Step], facts: Facts) -> tuple[list[Step], list[tuple[
 def _child(step: Step, child: Child | None, now: datetime) -> Step | None:
     if child is None:
         return None
-    if child.status == "succeeded" and isinstance(child.error, dict) and child.error.get("type") == "UnstorableResult":
+    if child.status == "succeeded" and isinstance(child.error, dict) and child.error.get("type") == UNSTORABLE:
         return _moved(step, "fail", now, error=child.error)  # the work is done, and its answer is lost
     if child.status == "succeeded":
         return _moved(step, "do", now, output=child.output)
@@ -208,6 +207,12 @@ def again(history: Mapping[int, Step], since: int | None, blamed: Collection[int
     if since is not None:
         return [position for position in own if position >= since]
     if undone is None:
+        if lost := [own[p] for p in sorted(own) if p in blamed and own[p].has_effect]:
+            raise InvalidArgument(
+                "since",
+                f"is missing: step {lost[0].position} ({lost[0].name}) was done, only its answer could not be stored; it would be done again.",
+                f"Give {lost[0].position} where that is what you want.",
+            )
         return [position for position in own if position in blamed]
     stuck = [p for p in own if p > undone and -p in history and history[-p].status is not Status.DONE]
     if stuck:

@@ -71,6 +71,10 @@ LIFECYCLE: Lifecycle[Status] = Lifecycle(
 FINAL = (Status.DONE, Status.FAILED, Status.TIMED_OUT)
 
 
+#: The type of the error of work that is done and whose answer is lost.
+UNSTORABLE = "UnstorableResult"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A row of a run's history. ``position`` counts what the code asked for, from 1; an undo has the negative of its step's."""
@@ -93,6 +97,15 @@ class Step:
     finished_at: datetime | None = None
     #: What it was asked for with: [[name, fingerprint]]. None: it was recorded before arguments were.
     arguments: list[list[str]] | None = None
+
+    @property
+    def has_effect(self) -> bool:
+        """Has it done its work? One that failed has, where only its answer could not be stored."""
+        if self.kind not in (Kind.STEP, Kind.TASK):
+            return False
+        return self.status is Status.DONE or (
+            self.status is Status.FAILED and (self.error or {}).get("type") == UNSTORABLE
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -64,9 +65,11 @@ _HISTORY = (
     select(workflow_steps.c.position, *(cast(workflow_steps.c[c], Text).label(c) if c in ("output", "error", "arguments") else workflow_steps.c[c] for c in _STEP_COLUMNS))
     .where(workflow_steps.c.run_id == bindparam("b_run")).order_by(workflow_steps.c.position)
 )  # fmt: skip
+_STEP = _HISTORY.where(workflow_steps.c.position == bindparam("b_position"))
 _RUN = select(
     workflow_runs.c.id, workflow_runs.c.tenant, workflow_runs.c.workflow, workflow_runs.c.version, workflow_runs.c.definition,
     workflow_runs.c.news, workflow_runs.c.failing, workflow_runs.c.rested, workflow_runs.c.forked_from,
+    workflow_runs.c.updated_at,
 ).where(workflow_runs.c.id == bindparam("b_id"))  # fmt: skip
 _REST = (
     update(workflow_runs).where(workflow_runs.c.id == bindparam("b_id"), workflow_runs.c.news == bindparam("b_news"))
@@ -99,6 +102,7 @@ class Kept:
     failing: dict[str, Any] | None
     rested: str | None = None
     forked_from: int | None = None
+    updated_at: datetime | None = None
 
 
 class WorkflowStore:
@@ -131,7 +135,7 @@ class WorkflowStore:
 
     def run(self, connection: Connection, ident: int, lock: bool = False) -> Kept | None:
         """A run's own row; None where nobody has looked at it yet. ``lock``: until this transaction ends nobody sends it a signal."""
-        row = connection.execute(_RUN_LOCKED if lock else _RUN, {"b_id": ident}).first()
+        row: Any = connection.execute(_RUN_LOCKED if lock else _RUN, {"b_id": ident}).first()
         return None if row is None else Kept(*row)
 
     def set_failing(self, connection: Connection, ident: int, error: dict[str, Any] | None) -> None:
@@ -152,6 +156,11 @@ class WorkflowStore:
     def history(self, connection: Connection, ident: int) -> dict[int, Step]:
         """All that a run has on record, by position."""
         return {row.position: _step(ident, row) for row in connection.execute(_HISTORY, {"b_run": ident})}
+
+    def step(self, connection: Connection, ident: int, position: int) -> Step | None:
+        """One record of a run; None where there is none."""
+        row = connection.execute(_STEP, {"b_run": ident, "b_position": position}).first()
+        return None if row is None else _step(ident, row)
 
     def write(self, connection: Connection, steps: Sequence[Step], known: Mapping[int, Step]) -> None:
         """Record steps; ``known``: those that have a row already."""

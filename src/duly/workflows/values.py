@@ -18,16 +18,25 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
+DONE = "What the step does is done; it is not called again unless you replay the run from it"
+
+
+class UnstorableResult(PermanentError):
+    """A step has done its work, and its answer cannot be kept. It is not called again by itself, and its compensation counts."""
+
+
 def encoded(value: Any, name: str, limit: int) -> str | None:
-    """JSON text of an answer; None stays None. Raises PermanentError where it cannot be kept: calling the step again would not help."""
+    """JSON text of an answer; None stays None. Raises UnstorableResult where it cannot be kept, PermanentError for work that is not done."""
     if value is None:
         return None
     check_done(value, f"step {name}")
     text, problem = encode_output(value, limit)
     if text is None:
-        raise PermanentError(f"step {name}: {problem}")
+        raise UnstorableResult(f"step {name}: {problem}. {DONE}")
     if "null" in text and not _is_finite(value):
-        raise PermanentError(f"step {name}: the result holds a number that is not finite, which JSON cannot carry")
+        raise UnstorableResult(
+            f"step {name}: the result holds a number that is not finite, which JSON cannot carry. {DONE}"
+        )
     return text
 
 
