@@ -389,3 +389,17 @@ def test_a_name_that_does_not_exist_is_told_in_the_answer(client: Caller, app: D
     app.db.settings = dataclasses.replace(app.settings, strict_names=True)
     assert "Did you mean" in me.post("/api/v1/jobs", json={"task": "gret"}).json()["detail"]
     assert me.post("/api/v1/jobs", json={"task": "gret"}).status_code == 422
+
+
+@pytest.mark.parametrize("what", ["18446744073709551616", "1e400", "NaN", '{"n": 1, "n": 2}'])
+def test_a_number_that_would_change_in_silence_is_refused_over_rest(client: Caller, what: str) -> None:  # C017
+    me = client(role="operator")
+    headers = {"Content-Type": "application/json"}
+    text = f'{{"task": "greet", "input": {{"a": [0, {what}]}}}}'
+    said = problem(me.post("/api/v1/jobs", content=text, headers=headers), 422)
+    assert said["field"] == "input.a[1]"
+    schedule = f'{{"task": "greet", "recurrence": {{"kind": "every", "duration": 60}}, "input": {{"a": {what}}}}}'
+    assert problem(me.put("/api/v1/schedules/s", content=schedule, headers=headers), 422)["field"] == "input.a"
+    assert me.post("/api/v1/jobs", content="{", headers=headers).status_code == 422
+    ok = me.post("/api/v1/jobs", content='{"task": "greet2", "input": {"n": 18446744073709551615}}', headers=headers)
+    assert ok.json()["job"]["input"] == {"n": 2**64 - 1}

@@ -138,16 +138,12 @@ def _warn(warned: Sequence[str]) -> None:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    import orjson
-
     from duly.kernel.errors import InvalidArgument
+    from duly.kernel.payload import read_json
 
     if text is None:
         return {}
-    try:
-        value = orjson.loads(text.encode("utf-8", "surrogateescape"))
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument("input", f"is not JSON: {error}.") from None
+    value = read_json(text.encode("utf-8", "surrogateescape"), "input")
     if not isinstance(value, dict):
         raise InvalidArgument("input", f"is {_kind(value)}; it must be a JSON object of argument names to values.")
     return value
@@ -282,14 +278,15 @@ def _lines(
 
 def _line(data: bytes, defaults: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
     """(task, input, options) of a line. Raises InvalidArgument naming the field, ValueError about the whole line."""
-    import orjson
-
-    from duly.kernel.errors import InvalidArgument
+    from duly.kernel.errors import InvalidArgument, InvalidPayload
+    from duly.kernel.payload import read_json
 
     try:
-        found = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}.") from None
+        found = read_json(data, "")
+    except InvalidPayload:
+        raise
+    except InvalidArgument as error:
+        raise ValueError(f"it {error.problem}") from None
     if not isinstance(found, dict):
         raise ValueError(f"it is {_kind(found)}; it must be a JSON object.")
     for name in found:

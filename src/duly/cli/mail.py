@@ -212,14 +212,10 @@ def _attachment(file: Path) -> dict[str, str]:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    import orjson
-
     from duly.kernel.errors import InvalidArgument
+    from duly.kernel.payload import read_json
 
-    try:
-        value = orjson.loads(file.read_bytes())
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument("data", f"is not JSON: {error}.") from None
+    value = read_json(file.read_bytes(), "data")
     if not isinstance(value, dict):
         raise InvalidArgument("data", "is not a JSON object.")
     return value

@@ -253,14 +253,10 @@ def _planned(file: Path, channel: str | None) -> list[tuple[str, datetime | None
 
 
 def _object(text: str) -> dict[str, Any]:
-    import json
-
     from duly.kernel.errors import InvalidArgument
+    from duly.kernel.payload import read_json
 
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument("payload", f"is not JSON: {error}.") from None
+    value = read_json(text.encode("utf-8", "surrogateescape"), "payload")
     if not isinstance(value, dict):
         raise InvalidArgument("payload", "is not a JSON object.")
     return value

@@ -174,19 +174,15 @@ def _named(field: str, kind: str) -> str:
 
 
 def _document(file: str) -> Any:
-    import orjson
-
     from duly.kernel.errors import InvalidArgument
+    from duly.kernel.payload import read_json
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InvalidArgument("--json-recurrence", f"{file} cannot be read: {problem}.") from None
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument("--json-recurrence", f"is not JSON: {error}.") from None
+    return read_json(text, "--json-recurrence")
 
 
 def local(instant: datetime | None, tz: str | None) -> str:

@@ -298,17 +298,12 @@ def signal(run: int, name: str, payload: str | None, key: str | None, tenant: st
 
 
 def _value(text: str | None) -> Any:
-    import orjson
-
-    from duly.kernel.errors import InvalidArgument
+    from duly.kernel.payload import read_json
 
     if text is None:
         return None
     said = sys.stdin.read() if text == "-" else text
-    try:
-        return orjson.loads(said.encode("utf-8", "surrogateescape"))
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument("payload", f"is not JSON: {error}.", "A text is written as '\"text\"'.") from None
+    return read_json(said.encode("utf-8", "surrogateescape"), "payload", "A text is written as '\"text\"'.")
 
 
 @workflows.command()

@@ -222,13 +222,18 @@ def encode_plain(value: Any, what: str, limit: int) -> str:
 
 
 def encode_output(value: Any, limit: int) -> tuple[str | None, str | None]:
-    """(JSON text, problem). A result that cannot be stored never hangs its job: the text is None then, the problem says why."""
+    """(JSON text, problem). A result that cannot be stored never hangs its job: the text is None then, the problem says why.
+
+    A number that is not finite is stored as null, and the problem names its path.
+    """
     if value is None:
         return "{}", None
     try:
         encoded = orjson.dumps(value, default=_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except Exception as error:
-        return None, f"the result of type {type(value).__name__} cannot be stored: {error}"
+        where = _first(value, lambda one: type(one) is int and not -(2**63) <= one < 2**64)
+        said = f"{where} is an integer of more than 64 bits. Return it as text." if where else str(error)
+        return None, f"the result of type {type(value).__name__} cannot be stored: {said}"
     if len(encoded) > limit:
         return None, f"the result is {len(encoded):,} bytes when encoded; the limit is {limit:,}"
     text = encoded.decode()
@@ -237,7 +242,24 @@ def encode_output(value: Any, limit: int) -> tuple[str | None, str | None]:
             examine(orjson.loads(encoded), "the result")
         except InvalidPayload as error:
             return None, str(error)
+    if b"null" in encoded and (where := _first(value, lambda one: type(one) is float and not math.isfinite(one))):
+        return text, f"{where} is not finite, and was stored as null."
     return text, None
+
+
+def _first(value: Any, is_it: Callable[[Any], bool]) -> str:
+    """The path of the first part of a result for which ``is_it`` holds; "" where there is none."""
+    stack, seen = [(value, "the result")], 0
+    while stack and seen < 1_000_000:
+        seen += 1
+        one, path = stack.pop()
+        if is_it(one):
+            return path
+        if isinstance(one, dict):
+            stack += [(inner, f"{path}.{name}") for name, inner in reversed(one.items())]
+        elif isinstance(one, list | tuple) and len(path) < 2_000:
+            stack += [(inner, f"{path}[{place}]") for place, inner in reversed(list(enumerate(one)))]
+    return ""
 
 
 def _jsonable(value: Any) -> Any:

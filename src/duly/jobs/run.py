@@ -245,7 +245,7 @@ def succeeded(run: Run, result: Any, limit: int) -> Outcome:
     error = None
     if problem is not None:
         # the work is done: a result that cannot be stored must not make it run again
-        output, error = "{}", {"type": "UnstorableResult", "message": problem}
+        output, error = output or "{}", {"type": "UnstorableResult", "message": problem}
     if context is None:
         return Outcome(OutcomeKind.SUCCEEDED, output, error)
     noted, problem = _noted(context)

@@ -6,6 +6,7 @@ character, NaN and infinities, half of a surrogate pair, and texts beyond the si
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
@@ -115,12 +116,80 @@ def check_value(value: Any, path: str, depth: int = 0) -> None:
         )
 
 
+class _Refused:
+    """Stands in a JSON value for what is refused there."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem, self.remedy = problem, remedy
+
+
+def read_json(text: str | bytes, path: str, remedy: str = "") -> Any:
+    """The value of a JSON text from outside: a command line, a file, a request, an answer of a model. Every front reads with this.
+
+    ``path`` names it in errors (``input`` → ``input.items[2].id``). Raises InvalidArgument when it is no JSON (``remedy``: what to do then), and
+    InvalidPayload for what readers of JSON would change in silence: whole numbers of more than 64 bits, numbers that are not
+    finite, and names that stand twice in one object.
+    """
+    refused: list[_Refused] = []
+
+    def refuse(problem: str, remedy: str) -> _Refused:
+        refused.append(_Refused(problem, remedy))
+        return refused[-1]
+
+    def whole(digits: str) -> Any:
+        if len(digits) < 19:
+            return int(digits)
+        if len(digits) <= 21 and -(2**63) <= int(digits) < 2**64:
+            return int(digits)
+        return refuse("is an integer of more than 64 bits.", "Send it as text.")
+
+    def fraction(digits: str) -> Any:
+        number = float(digits)
+        return (
+            number if math.isfinite(number) else refuse(f"is {digits[:40]}, which is not finite.", "Send it as text.")
+        )
+
+    def pairs(found: list[tuple[str, Any]]) -> Any:
+        value = dict(found)
+        if len(value) == len(found):
+            return value
+        names = [name for name, _ in found]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        return refuse(f"has the name {twice[:100]!r} twice.", "Keep one of the two.")
+
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        value = json.loads(
+            text, parse_int=whole, parse_float=fraction, object_pairs_hook=pairs,
+            parse_constant=lambda word: refuse(f"is {word}, which JSON cannot carry.", "Send null or a text instead."),
+        )  # fmt: skip
+    except RecursionError:
+        raise InvalidArgument(path or "body", f"is nested deeper than {MAX_DEPTH} levels.") from None
+    except ValueError as error:
+        said = f"is not JSON: {error.reason if isinstance(error, UnicodeDecodeError) else error}."
+        raise InvalidArgument(path or "body", said, remedy) from None
+    if refused:
+        _raise_refused(value, path)
+    return value
+
+
+def _raise_refused(value: Any, path: str) -> None:
+    """Raise for the first part of a value that is refused."""
+    if isinstance(value, _Refused):
+        raise InvalidPayload(path or "body", value.problem, value.remedy)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _raise_refused(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            _raise_refused(inner, f"{path}[{place}]")
+
+
 def has_long_number(text: bytes) -> bool:
     """Does a whole number of more than 64 bits stand in this JSON text? Readers of JSON make a number near it of that. Digits in a text are none."""
     if not _LONG.search(text):
         return False
-    import json  # seldom needed: it reads such numbers as they stand
-
     found: list[int] = []
     json.loads(text, parse_int=lambda digits: found.append(int(digits)))
     return any(not -(2**63) <= number < 2**64 for number in found)

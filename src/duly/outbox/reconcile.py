@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import orjson
 from sqlalchemy import Connection, create_engine, text
 
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
 from duly.jobs.job import Enqueued
-from duly.kernel.errors import InvalidArgument, UsageError
-from duly.kernel.payload import check_name
+from duly.kernel.errors import InvalidArgument, InvalidPayload, UsageError
+from duly.kernel.payload import check_name, read_json
 from duly.storage.database import parse_url
 from duly.storage.rows import encode, relation
 from duly.storage.sqlite import is_memory
@@ -194,10 +193,7 @@ class Shape:
 
 def _object(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str | bytes):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
-            raise InvalidArgument("input", f"is not JSON: {error}.") from None
+        value = read_json(value, "input")
     if not isinstance(value, dict):
         raise InvalidArgument("input", "is not a JSON object of argument names to values.")
     return value
@@ -224,9 +220,12 @@ def read_jsonl(file: IO[str], shape: Shape) -> Iterator[tuple[int, Expected | st
         if not line.strip():
             continue
         try:
-            row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            yield number, f"it is not JSON: {error}."
+            row = read_json(line, "")
+        except InvalidPayload as error:
+            yield number, str(error)
+            continue
+        except InvalidArgument as error:
+            yield number, f"it {error.problem}"
             continue
         yield number, _shaped(shape, row) if isinstance(row, dict) else "it is not a JSON object."
 

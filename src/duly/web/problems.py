@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -13,17 +14,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
 from duly.accounts.account import Forbidden, Throttled
 from duly.kernel.errors import (
     DatabaseError,
     DulyError,
     InvalidArgument,
+    InvalidPayload,
     KeyConflict,
     NotFound,
     UsageError,
     WrongState,
 )
+from duly.kernel.payload import read_json
 from duly.kernel.source import InvalidDocument
 from duly.kernel.verdict import Refusal
 from duly.publishing.preflight import PreflightFailed
@@ -150,6 +154,25 @@ def _said(one: Mapping[str, Any]) -> str:
     return f"cannot be used: {text[:1].lower()}{text[1:].rstrip('.')}."
 
 
+class _Checked(Request):
+    """A request whose JSON is refused where a reader would change it in silence (``read_json``)."""
+
+    #: Why its JSON is refused.
+    refused: InvalidPayload | None = None
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            try:
+                self._json = read_json(body, "")
+            except InvalidPayload as error:
+                self.refused = error
+                raise
+            except InvalidArgument:
+                self._json = json.loads(body)  # raises what FastAPI expects of a body that is no JSON
+        return self._json
+
+
 class ProblemRoute(APIRoute):
     """A route whose errors are problems, in whichever application its router stands."""
 
@@ -166,7 +189,13 @@ class ProblemRoute(APIRoute):
                 if self.strict and request.scope["query_string"]:
                     known = known if known is not None else _query_names(self.dependant)
                     _check_query(request, known)
-                return await inner(request)
+                checked = _Checked(request.scope, request.receive)
+                try:
+                    return await inner(checked)
+                except HTTPException:  # FastAPI answers any error in reading the body with 400 and no reason
+                    if checked.refused is None:
+                        raise
+                    return of_error(checked.refused)
             except RequestValidationError as error:
                 return of_validation(error)
             except DulyError as error:

@@ -20,7 +20,7 @@ import orjson
 from duly.automations.providers.base import Message, Question, Role, ToolCall
 from duly.clock import SystemClock
 from duly.kernel.errors import InvalidArgument, InvalidPayload
-from duly.kernel.payload import check_value
+from duly.kernel.payload import check_value, read_json
 from duly.kernel.retry_after import LONGEST, retry_after
 from duly.kernel.verdict import Kind, Refusal, refusal
 
@@ -231,8 +231,10 @@ def call(ident: str, name: str, arguments: str) -> ToolCall:
     if not arguments.strip():
         return ToolCall(ident, name, {})
     try:
-        found = loads(arguments)
-    except ValueError:
+        found = read_json(arguments, "arguments")
+    except InvalidPayload as error:
+        return ToolCall(ident, name, {}, f"the arguments cannot be used: {error}")
+    except InvalidArgument:
         return ToolCall(ident, name, {}, "the arguments are not JSON")
     if not isinstance(found, dict):
         return ToolCall(ident, name, {}, "the arguments are not a JSON object")

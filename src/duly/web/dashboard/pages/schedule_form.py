@@ -5,7 +5,6 @@ Nothing is written before it is saved. What is wrong is said beside the form, an
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.jobs.task import Options
 from duly.kernel.errors import DulyError, InvalidArgument, NotFound, WrongState
-from duly.kernel.payload import check_name, check_text
+from duly.kernel.payload import check_name, check_text, read_json
 from duly.kernel.recurrence import schedule_from_json
 from duly.kernel.recurrence.forms import KINDS
 from duly.kernel.recurrence.reading import read_instant
@@ -226,17 +225,10 @@ def spec_of(app: Duly, who: Identity, given: Mapping[str, str], was: Schedule | 
 def input_of(given: Mapping[str, str], old: Spec | None) -> dict[str, Any]:
     """The input that a form says; of a schedule that is changed, the one that it has where the field is blank: a form shows no secrets."""
     text = given.get("input", "") or (old.input if old is not None else "{}")
-    try:
-        found = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument("input", f"is not JSON: {str(error)[:200]}.") from None
+    found = read_json(text, "input")
     if not isinstance(found, dict):
         raise InvalidArgument("input", "is no JSON object of argument names to values.")
     return found
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number")
 
 
 def a_number(text: str) -> int:
