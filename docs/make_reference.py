@@ -95,6 +95,7 @@ MEANINGS = {
     "round_tick_failed": "A pass broke off; what it had committed stays, and the next pass does the rest.",
     "rounds_moved": "A batch of rounds was planned, opened or closed. `lates`: seconds between due and done, of each; for openings, what alerts look at.",
     "rounds_left": "Groups of a batch were left as they are. `reason`: `NO_ELIGIBLE_PROMPT`, `date_taken`, `hour_passed` (they wait for the next date), `locked` (another worker has them), `lost` (another was first), `live`, `inactive`. `groups` names some.",
+    "rounds_postponed": "Scheduled rounds were found so late that their date was over; they wait for their groups' next hour. `late`: the longest, in seconds; `groups` names some.",
     "round_failed": "A tick failed on one group; the others went on. It is due again at the next pass.",
     "round_notified": "A round has opened, for a member who wants to read it in the log.",
     "mail_paused": "A mail provider wants other credentials, or is not configured: the `queue` is paused with the `reason`.",

@@ -19,10 +19,11 @@ PREFIX = "DULY_"
 
 
 def _setting(
-    default: Any, unit: str, reason: str, *, low: float | None = None, choices: tuple[str, ...] = (), secret: bool = False
+    default: Any, unit: str, reason: str, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = (),
+    secret: bool = False,
 ) -> Any:  # fmt: skip
     """``secret``: it is not in the ``repr`` of settings."""
-    metadata = {"unit": unit, "reason": reason, "low": low, "choices": choices}
+    metadata = {"unit": unit, "reason": reason, "low": low, "high": high, "choices": choices}
     return field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -133,8 +134,9 @@ class Settings:
     rounds_late_open_limit: float = _setting(
         7_200.0,
         "s",
-        "A round that opens later than this counts its 24 hours from the real opening and not from the planned one.",
-        low=0,
+        "A round that opens later than this after its hour counts its 24 hours from the real opening and not from the planned one; once its date is over, too, it waits for its group's next hour. From ten minutes (the ticks' own lateness) to twelve hours.",
+        low=600,
+        high=43_200,
     )
     rounds_tick_retention: float = _setting(
         7 * 86_400.0, "s", "How long the ledger of the ticks of rounds is kept. 0 keeps it for ever.", low=0
@@ -391,6 +393,8 @@ def _parse(name: str, source: str, raw: Any, kind: Any, meta: Mapping[str, Any])
     value = _read(source, raw, kind)
     if low is not None and not value >= low:
         raise InvalidArgument(source, f"is {value:g}; the least allowed is {low:g}.")
+    if meta["high"] is not None and not value <= meta["high"]:
+        raise InvalidArgument(source, f"is {value:g}; the most allowed is {meta['high']:g}.")
     return value
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import update
 
 from cli.hands import Run, Said
 from duly import Duly
 from duly.cli.main import cli
 from duly.rounds import Rounds
+from duly.rounds.tables import groups
 from rounds.hands import change
 
 
@@ -35,12 +38,17 @@ def ok(said: Said) -> str:
 
 
 @pytest.fixture
-def group(run: Run) -> str:
-    """A group whose local time has come, whenever the test runs."""
-    ok(run("groups", "add", "readers", "--zone", "UTC", "--drop-time", "00:00"))
+def group(run: Run, db_url: str) -> str:
+    """A group whose local time has come, whenever the test runs, and that was there before it."""
+    hour = datetime.now(UTC).replace(second=0, microsecond=0)
+    ok(run("groups", "add", "readers", "--zone", "UTC", "--drop-time", hour.strftime("%H:%M")))
     ok(run("prompts", "add", "readers", "What did you read?", "Why?"))
     ok(run("members", "add", "readers", "ada", "--email", "ada@example.org", "-c", "email", "-c", "log"))
     ok(run("members", "add", "readers", "bob"))
+    app = Duly(db_url)
+    with app.db.engine.begin() as connection:
+        connection.execute(update(groups).values(plan_at=hour))
+    app.close()
     return "readers"
 
 

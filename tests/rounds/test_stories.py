@@ -117,13 +117,20 @@ def test_rounds_around_the_world_on_the_days_on_which_clocks_change(world: World
     assert len(enqueued(world.app, "ROUNDS_NOTIFY_LOG")) == len(opened)
 
 
-@pytest.mark.parametrize(("cooldown", "days"), [(None, 3), (timedelta(hours=23), 2)])
-def test_a_time_just_before_midnight_needs_a_shorter_wait(world: World, cooldown: timedelta | None, days: int) -> None:
-    # R000-3, R000-9: the day of waiting ends at 23:58, the hourly tick comes on the next date, and a round is for the date of the tick
+@pytest.mark.parametrize(("cooldown", "days"), [(None, 2), (timedelta(hours=23), 2), (timedelta(0), 1)])
+def test_a_time_just_before_midnight_is_an_hour_like_any_other(
+    world: World, cooldown: timedelta | None, days: int
+) -> None:
+    # R000-24: the pass that comes after midnight plans for the date whose hour has just come
     ready(world.rounds, "a", "UTC", drop_time="23:58", cooldown=cooldown)
-    world.until(utc("2026-01-20 00:00"))
-    told = [r.scheduled_for.day for r in reversed(world.rounds.list("a"))]
-    assert told[:4] == [1, 1 + days, 1 + 2 * days, 1 + 3 * days]
+    Rounds.of(world.app).schedule()
+    world.app.schedules.sync()
+    while world.clock.now() < utc("2026-01-09 00:00"):
+        world.clock.advance(5 * MINUTE)
+        drain(world.app)
+    told = [r for r in reversed(world.rounds.list("a")) if r.open_at]
+    assert [r.scheduled_for.day for r in told][:4] == [1, 1 + days, 1 + 2 * days, 1 + 3 * days]
+    assert all(r.late is not None and r.late < 300 for r in told)
 
 
 def test_a_day_without_anybody_costs_a_day_and_then_the_hour_is_kept_again(world: World) -> None:

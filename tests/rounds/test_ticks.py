@@ -379,7 +379,8 @@ def test_a_group_that_is_deactivated_opens_nothing_and_closes_what_is_open(
     clock.advance(timedelta(minutes=1))
     assert counts(rounds.open()) == (1, 0, 0)
     (opened,) = rounds.list("waits")
-    assert (opened.scheduled_for, opened.open_at, opened.late) == (date(2026, 6, 1), clock.now(), 60)
+    # R000-25: for the hour at which it is activated, and not for the one it has missed
+    assert (opened.scheduled_for, opened.open_at, opened.late) == (date(2026, 6, 4), utc("2026-06-04 18:00"), 60)
 
 
 def test_a_changed_time_changes_the_round_that_is_not_open_and_no_other(rounds: Rounds, clock: ManualClock) -> None:
@@ -394,10 +395,15 @@ def test_a_changed_time_changes_the_round_that_is_not_open_and_no_other(rounds: 
         rounds.groups.set(name, drop_time="15:00")
     assert rounds.list("b") == before
     assert rounds.list("a")[0].planned_at == rounds.list("a")[0].due_at == utc("2026-06-01 15:00")
-    rounds.groups.set("a", drop_time="09:00")  # that is over: it opens at the next tick, and is not late
+    rounds.groups.set("a", drop_time="09:00")  # that is over: it opens at its next hour (R000-25)
     clock.set(utc("2026-06-01 12:02"))
-    assert rounds.open().done == 1
-    assert (rounds.list("a")[0].late, rounds.list("a")[0].open_at) == (120, utc("2026-06-01 12:02"))
+    assert rounds.open().done == 0
+    assert rounds.list("a")[0].due_at == rounds.next("a")[0].at == utc("2026-06-02 09:00")
+    rounds.groups.set("a", drop_time="13:00")  # a slip of the pen: it is for today again
+    assert (rounds.list("a")[0].scheduled_for, rounds.list("a")[0].due_at) == (
+        date(2026, 6, 1),
+        utc("2026-06-01 13:00"),
+    )
 
 
 def test_a_changed_zone_never_touches_an_open_round(rounds: Rounds, clock: ManualClock) -> None:
@@ -464,7 +470,8 @@ def test_a_changed_cooldown_counts_at_once(rounds: Rounds, clock: ManualClock) -
     rounds.close()
     assert rounds.plan().done == 0
     rounds.groups.set("a", cooldown=timedelta(hours=2))
-    clock.advance(2 * HOUR)
+    assert rounds.next("a")[0].at == utc("2026-06-03 18:00")  # free at 20:00, it waits for its hour (R000-24)
+    clock.set(utc("2026-06-03 00:00"))
     assert rounds.plan().done == 1
 
 
@@ -835,7 +842,7 @@ def test_a_tick_that_breaks_is_told_and_raises(rounds: Rounds, ear: Ear) -> None
 def test_the_ticks_are_tasks_that_answer_with_their_reports(rounds: Rounds, app: Duly, clock: ManualClock) -> None:
     ready(rounds, "a", members=1)
     for name in ("PLAN", "OPEN", "CLOSE"):
-        clock.set(utc("2026-06-02 18:00") if name == "CLOSE" else utc("2026-06-01 18:00"))
+        clock.set(utc({"PLAN": "2026-06-01 17:00", "OPEN": "2026-06-01 18:00", "CLOSE": "2026-06-02 18:00"}[name]))
         job = app.enqueue(f"ROUNDS_{name}").job
         drain(app, queues=["rounds"])
         ended = app.jobs.get(job.id)
@@ -869,8 +876,9 @@ def test_the_ticks_run_by_themselves_when_they_are_scheduled(rounds: Rounds, app
         Status.CLOSED: utc("2026-06-02 12:15"),
     }
     ran = {kind: [t.started_at for t in rounds.ticks(kind, limit=1000)] for kind in ("plan", "open", "close")}
-    # the one of 12:00 on the second day came with the first look, and one comes when something has closed
-    assert {at.minute for at in ran["plan"]} <= {0, 5, 15}
+    # the one of 12:00 on the second day came with the first look
+    assert {at.minute for at in ran["plan"]} <= {0, 5}
     assert {at.minute % 5 for at in ran["open"] + ran["close"]} == {0}
-    assert len(ran["plan"]) == 4
-    assert len(ran["open"]) == len(ran["close"]) == 28 + 4
+    assert len(ran["plan"]) == 3
+    # one opening pass more follows what planned or closed something
+    assert (len(ran["open"]), len(ran["close"])) == (28 + 4 + 2, 28 + 4)

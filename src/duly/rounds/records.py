@@ -35,7 +35,7 @@ from duly.rounds.group import (
     Member,
     Prompt,
 )
-from duly.rounds.plan import replanned
+from duly.rounds.plan import NO_REPEAT, next_hour
 from duly.rounds.round import Comment, Round, Status, Submission, Vote, check_takes_part
 from duly.rounds.store import TickStore
 from duly.rounds.tables import (
@@ -125,9 +125,11 @@ class Records:
         told = {name: value for name, value in changes.items() if getattr(was, name) != value}
         if not told:
             return was
-        if {"cooldown", "zone", "drop_time"} & set(told) and was.plan_at is not None:
-            cooldown = told.get("cooldown", was.cooldown)
-            told["plan_at"] = self._free_from(connection, ident, cooldown, default_cooldown) or was.plan_at
+        started = {"cooldown", "zone", "drop_time"} & set(told) or told.get("is_active")
+        if started:
+            free = self._free_from(connection, ident, told.get("cooldown", was.cooldown), default_cooldown) or now
+            if was.plan_at is not None:
+                told["plan_at"] = max(free, now)
         try:
             with connection.begin_nested():
                 values = {**told, "updated_at": now, "updated_by": actor}
@@ -137,39 +139,77 @@ class Records:
                 "name", f"is {changes['name']!r}, and there is a group of that name.", "Choose another."
             ) from None
         group = self.group(connection, ident, tenant)
-        self._change_scheduled(connection, group, set(told), now, default_drop_time)
+        moved = self._change_scheduled(
+            connection, group, set(told), max(free, now) if started else now, default_drop_time
+        )
         told.pop("plan_at", None)
-        meta = {name: [getattr(was, name), value] for name, value in told.items()}
+        meta = {name: [getattr(was, name), value] for name, value in told.items()} | moved
         self._audit(connection, actor, GROUP_CHANGED, "group", ident, group.tenant, reason=reason, **meta)
         return group
 
     def _free_from(self, connection: Connection, ident: int, cooldown: float | None, default: float) -> datetime | None:
         query = (
-            select(rounds.c.close_at).where(rounds.c.group_id == ident).order_by(rounds.c.scheduled_for.desc()).limit(1)
+            select(rounds.c.close_at)
+            .where(rounds.c.group_id == ident, rounds.c.status != "scheduled")
+            .order_by(rounds.c.scheduled_for.desc())
+            .limit(1)
         )
         last: datetime | None = connection.execute(query).scalar()
         return None if last is None else last + timedelta(seconds=default if cooldown is None else cooldown)
 
     def _change_scheduled(
-        self, connection: Connection, group: Group, changed: set[str], now: datetime, default: str
-    ) -> None:
-        """Let the scheduled round of a group follow its zone and its time, and wait while the group is not active."""
+        self, connection: Connection, group: Group, changed: set[str], since: datetime, default: str
+    ) -> dict[str, Any]:
+        """Let the scheduled round of a group follow its zone and its time, and wait while the group is not active.
+
+        It is for the first of the group's hours that is not before ``since`` (R000-25). Returns what the trail is to say of its date.
+        """
         if not changed & {"zone", "drop_time", "is_active"}:
-            return
+            return {}
         r = rounds.c
         row = connection.execute(select(rounds).where(r.group_id == group.id, r.status == "scheduled")).first()
         if row is None:
-            return
-        values: dict[str, Any] = {}
-        zone, drop_time = row.zone, row.drop_time
+            return {}
+        clock = {"zone": row.zone, "drop_time": row.drop_time}
         if changed & {"zone", "drop_time"}:
-            zone, drop_time = group.zone, group.drop_time or default
-            values = {"zone": zone, "drop_time": drop_time}
-        planned_at, due_at = replanned(row.scheduled_for, drop_time, zone, now)
-        if not values:  # only whether it is active has changed
-            planned_at, due_at = row.planned_at, max(row.planned_at, now)
-        values |= {"planned_at": planned_at, "due_at": due_at if group.is_active else None}
+            clock = {"zone": group.zone, "drop_time": group.drop_time or default}
+        elif row.planned_at >= since or not group.is_active:  # only whether it is active has changed
+            return self._place(connection, row, {"due_at": row.planned_at if group.is_active else None})
+        taken = select(r.scheduled_for).where(r.group_id == group.id, r.id != row.id)
+        day, planned_at = next_hour(
+            clock["drop_time"], clock["zone"], since, set(connection.execute(taken.order_by(r.scheduled_for.desc()).limit(NO_REPEAT)).scalars())
+        )  # fmt: skip
+        due_at = planned_at if group.is_active else None
+        return self._place(connection, row, {**clock, "scheduled_for": day, "planned_at": planned_at, "due_at": due_at})
+
+    def _place(self, connection: Connection, row: Any, values: dict[str, Any]) -> dict[str, Any]:
+        r = rounds.c
         connection.execute(update(rounds).where(r.id == row.id, r.status == "scheduled").values(**values))
+        day = values.get("scheduled_for", row.scheduled_for)
+        return (
+            {} if day == row.scheduled_for else {"round": row.id, "scheduled_for": [str(row.scheduled_for), str(day)]}
+        )
+
+    def _unblock(self, connection: Connection, group: Group, now: datetime) -> None:
+        """A group that had nothing to ask has something now: its next round is at its next hour (R000-25)."""
+        connection.execute(update(groups).where(groups.c.id == group.id, groups.c.plan_at < now).values(plan_at=now))
+        r = rounds.c
+        row = connection.execute(
+            select(rounds).where(
+                r.group_id == group.id, r.status == "scheduled", r.planned_at < now, r.due_at.is_not(None)
+            )
+        ).first()
+        if row is not None:
+            try:
+                day, planned_at = next_hour(row.drop_time, row.zone, now)
+            except InvalidArgument:
+                return  # this machine does not know the zone; another one opens it
+            self._place(connection, row, {"scheduled_for": day, "planned_at": planned_at, "due_at": planned_at})
+
+    def _is_blocked(self, connection: Connection, group: Group) -> bool:
+        p = group_prompts.c
+        asks = select(p.id).where(p.group_id == group.id, p.is_active).limit(1)
+        return connection.execute(asks).first() is None
 
     # ------------------------------------------------------------------ members
 
@@ -238,6 +278,8 @@ class Records:
         """Add prompts, active, in order."""
         wait_lock(self.db, connection, ROOM, group.id)
         now = self.db.present(connection)
+        if self._is_blocked(connection, group):
+            self._unblock(connection, group, now)
         rows = [{"group_id": group.id, "text": one, "is_active": True, "created_at": now} for one in texts]
         made = connection.execute(
             insert(group_prompts).returning(group_prompts.c.id, sort_by_parameter_order=True), rows
@@ -255,6 +297,8 @@ class Records:
         group = self._group_of_prompt(connection, ident, tenant)
         if check is not None:
             check(self.prompt(connection, ident, tenant))
+        if changes.get("is_active") and self._is_blocked(connection, group):
+            self._unblock(connection, group, self.db.present(connection))
         connection.execute(update(group_prompts).where(group_prompts.c.id == ident).values(**changes))
         active = {"is_active": changes["is_active"]} if "is_active" in changes else {}
         self._audit(

@@ -35,7 +35,7 @@ from duly.rounds.group import (
     shown_drop_time,
 )
 from duly.rounds.notify import EMAIL_SEND, QUEUE, Notices, Telling
-from duly.rounds.plan import LATE, GroupFacts, Upcoming, upcoming
+from duly.rounds.plan import GroupFacts, Upcoming, upcoming
 from duly.rounds.records import Archive, Check, Records
 from duly.rounds.round import Comment, Round, Status, Submission, Vote
 from duly.rounds.store import Tick, TickStore
@@ -52,7 +52,7 @@ _KEEP: Any = object()
 
 #: The queue of the ticks.
 TICKS = "rounds"
-#: Name → (cron, in UTC; priority: close before plan before open where all three are due, so that what ends makes room for what begins).
+#: Name → (cron, in UTC; priority: close before plan before open where all three are due. Nothing depends on that order, R000-24).
 SCHEDULES: dict[Kind, tuple[str, int]] = {
     "close": ("*/5 * * * *", 30),
     "plan": ("0 * * * *", 20),
@@ -85,8 +85,8 @@ class Rounds:
     ) -> None:  # fmt: skip
         self._app, self._draw = app, draw or random.SystemRandom().random
         self._kept: Records | None = None
-        #: When the planning tick runs, as far as it was said here.
-        self._planning: Cron | None = None
+        #: When the opening tick runs, as far as it was said here.
+        self._opening: Cron | None = None
         read_drop_time(app.settings.rounds_drop_time, "rounds_drop_time")
         read_cooldown(app.settings.rounds_cooldown, "rounds_cooldown")
         self._telling = Telling(
@@ -103,16 +103,20 @@ class Rounds:
         return _made.get(app) or cls(app)
 
     def _define(self) -> None:
+        # Whoever closed or planned something, or had its lock while the opening pass came by, opens what became due by it.
         def plan() -> dict[str, Any]:
-            return asdict(self.plan())
+            report = self.plan()
+            if report.looked:
+                self.open()
+            return asdict(report)
 
         def open() -> dict[str, Any]:
             return asdict(self.open())
 
         def close() -> dict[str, Any]:
             report = self.close()
-            if report.done:
-                self.plan()  # a group that rests for no longer than its round has its next one at once, and not an hour later
+            if report.looked:
+                self.open()
             return asdict(report)
 
         for kind, tick in (("plan", plan), ("open", open), ("close", close)):
@@ -133,7 +137,7 @@ class Rounds:
             raise InvalidArgument(other, "is no tick.", f"Ticks are {', '.join(SCHEDULES)}.")
         for kind, (cron, priority) in SCHEDULES.items():
             when = Cron(crons.get(kind, cron), tz="UTC")
-            self._planning = when if kind == "plan" else self._planning
+            self._opening = when if kind == "open" else self._opening
             self._app.schedule(f"rounds.{kind}", when, f"ROUNDS_{kind.upper()}", overlap="skip", priority=priority)
 
     # ------------------------------------------------------------------ ticks
@@ -146,7 +150,8 @@ class Rounds:
         return self._ticks().run("plan", now)
 
     def open(self, now: datetime | None = None) -> TickReport:
-        """Open every round whose moment has come, and make the jobs that tell its members. As ``plan``."""
+        """Open every round whose moment has come, and make the jobs that tell its members. Before that, plan what opens
+        at once, so that a round that is due opens in this pass (R000-24). As ``plan``."""
         return self._ticks().run("open", now)
 
     def close(self, now: datetime | None = None) -> TickReport:
@@ -220,20 +225,20 @@ class Rounds:
             r = rounds_table.c
             query = select(r.group_id, r.due_at).where(r.group_id.in_(idents), r.status == "scheduled")
             due = {row.group_id: row.due_at for row in c.execute(query)}
-            late = max(LATE, timedelta(seconds=s.rounds_late_open_limit))
+            late = timedelta(seconds=s.rounds_late_open_limit)
             passes = self._passes(c)
             return [_upcoming(known[ident][1], at, due.get(ident), late, passes) for ident in idents if ident in known]
 
         return self._read(ask)
 
     def _passes(self, connection: Connection) -> Callable[[datetime], datetime | None] | None:
-        """The first pass of the planning tick at or after an instant: as its schedule stands, or as it will be written; None where nothing is said."""
+        """The first pass of the opening tick at or after an instant: as its schedule stands, or as it will be written; None where nothing is said."""
         from duly.schedules.plan import Facts, next_planned
         from duly.schedules.store import ScheduleStore
 
-        found = ScheduleStore(self._db).find(connection, "rounds.plan", self._tenant(None))
+        found = ScheduleStore(self._db).find(connection, "rounds.open", self._tenant(None))
         if found is None or found.spec is None:
-            declared = self._planning
+            declared = self._opening
             return None if declared is None else lambda instant: declared.next_after(instant - TICK)
         spec, is_paused = found.spec, found.paused_at is not None
 

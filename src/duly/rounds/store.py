@@ -12,10 +12,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
+from sqlalchemy import Connection, Date, bindparam, delete, insert, select, text, update
 
 from duly.kernel.clock import from_micros
-from duly.rounds.plan import NO_REPEAT, GroupFacts, Opened, Past, Planned, RoundFacts
+from duly.rounds.plan import NO_REPEAT, GroupFacts, Moved, Opened, Past, Planned, RoundFacts
 from duly.rounds.round import Status
 from duly.rounds.tables import groups, round_ticks, rounds
 from duly.storage.database import Database
@@ -59,12 +59,12 @@ class TickStore:
         s = db.is_sqlite
         self._due = {kind: self._typed(sql, at=Instant) for kind, sql in _DUE.items()}
         self._any = {kind: self._typed(sql) for kind, sql in _ANY.items()}
-        self._groups = self._typed(_GROUPS_SQLITE if s else _GROUPS_POSTGRES).bindparams(
+        self._groups = self._typed(_GROUPS_SQLITE if s else _GROUPS_POSTGRES, plan_at=Instant).bindparams(
             bindparam("ids", expanding=True)
         )
-        self._rounds = self._typed(_ROUNDS, planned_at=Instant, due_at=Instant).bindparams(
-            bindparam("ids", expanding=True)
-        )
+        self._rounds = self._typed(
+            _ROUNDS, planned_at=Instant, due_at=Instant, created_at=Instant, scheduled_for=Date
+        ).bindparams(bindparam("ids", expanding=True))
         new = {"tenant": "text", "group_id": "bigint", "scheduled_for": "date", "zone": "text", "drop_time": "text",
                "planned_at": "timestamptz", "due_at": "timestamptz", "prompt_id": "bigint"}  # fmt: skip
         # SQLite's parser needs a WHERE between SELECT … FROM and ON CONFLICT
@@ -86,6 +86,10 @@ class TickStore:
                    prompt_id = r.prompt_id, prompt_text = (SELECT p.text FROM group_prompts p WHERE p.id = r.prompt_id)
               FROM {relation(s, opened)}
              WHERE m.id = r.ident AND m.status = 'scheduled' AND m.due_at <= :now RETURNING id""")
+        moved = {"ident": "bigint", "scheduled_for": "date", "planned_at": "timestamptz"}
+        self._move = self._typed(f"""
+            UPDATE rounds AS m SET scheduled_for = r.scheduled_for, planned_at = r.planned_at, due_at = r.planned_at
+              FROM {relation(s, moved)} WHERE m.id = r.ident AND m.status = 'scheduled' AND m.due_at <= :now RETURNING id""")
         self._free = self._typed(f"""
             UPDATE groups AS g SET plan_at = {plus_seconds(s, "m.close_at", "coalesce(g.cooldown, :cooldown)")},
                    error = NULL, error_at = NULL, failures = 0
@@ -131,7 +135,7 @@ class TickStore:
             past = sorted(orjson.loads(row.past or "[]"), reverse=True)
             found[row.id] = row.tenant, GroupFacts(
                 row.id, row.zone, row.drop_time or drop_time, timedelta(seconds=cooldown if row.cooldown is None else row.cooldown),
-                bool(row.is_active), tuple(_past(*one) for one in past), orjson.loads(row.prompts or "[]"),
+                bool(row.is_active), tuple(_past(*one) for one in past), orjson.loads(row.prompts or "[]"), row.plan_at,
             )  # fmt: skip
         return found
 
@@ -177,8 +181,8 @@ class TickStore:
             (
                 row.tenant, bool(row.notifications),
                 RoundFacts(
-                    row.id, row.group_id, row.planned_at, row.due_at, row.prompt_id, Status(row.status), bool(row.is_active),
-                    bool(row.prompt_is_active),
+                    row.id, row.group_id, row.planned_at, row.due_at, row.prompt_id, row.scheduled_for, row.zone, row.drop_time, row.created_at,
+                    Status(row.status), bool(row.is_active), bool(row.prompt_is_active),
                 ),
             )
             for row in connection.execute(self._rounds, {"ids": list(idents)})
@@ -193,6 +197,15 @@ class TickStore:
             for ident, o in opened.items()
         ]
         return set(connection.execute(self._open, {**self._rows(rows), "now": now}).scalars())
+
+    def move_rounds(self, connection: Connection, moved: Mapping[int, Moved], now: datetime) -> set[int]:
+        """Let rounds that still are scheduled and due wait for their next hour. Returns which."""
+        if not moved:
+            return set()
+        rows = [
+            {"ident": ident, "scheduled_for": m.scheduled_for, "planned_at": m.planned_at} for ident, m in moved.items()
+        ]
+        return set(connection.execute(self._move, {**self._rows(rows), "now": now}).scalars())
 
     def to_tell(
         self, connection: Connection, group_ids: Sequence[int], after: tuple[int, int]
@@ -251,43 +264,52 @@ class TickStore:
         ]
 
 
-def _past(day: str, status: str, prompt_id: int | None, close_at: int | None, moved: bool | int | None) -> Past:
+def _past(day: str, status: str, prompt_id: int | None, close_at: int | None) -> Past:
     closes = None if close_at is None else from_micros(int(close_at))
-    return Past(date.fromisoformat(day), Status(status), prompt_id, closes, bool(moved))
+    return Past(date.fromisoformat(day), Status(status), prompt_id, closes)
 
 
 # --- Statements ---------------------------------------------------------------------------------------------------------
 
 _PLAN = "FROM groups g WHERE g.is_active AND g.plan_at IS NOT NULL AND g.plan_at <= :now"
+# what the opening pass plans: not again, every five minutes, what has nothing to ask
+_READY = f"{_PLAN} AND EXISTS (SELECT 1 FROM group_prompts p WHERE p.group_id = g.id AND p.is_active)"
 # a group that was deactivated by hand, past the door that holds its rounds, opens nothing either
 _OPEN = "FROM rounds r WHERE r.status = 'scheduled' AND r.due_at IS NOT NULL AND r.due_at <= :now AND EXISTS (SELECT 1 FROM groups g WHERE g.id = r.group_id AND g.is_active)"
 _CLOSE = "FROM rounds r WHERE r.status = 'open' AND r.close_at <= :now"
 
-_ANY = {"plan": f"SELECT 1 {_PLAN} LIMIT 1", "open": f"SELECT 1 {_OPEN} LIMIT 1", "close": f"SELECT 1 {_CLOSE} LIMIT 1"}
+_ANY = {
+    "plan": f"SELECT 1 {_PLAN} LIMIT 1",
+    "ready": f"SELECT 1 {_READY} LIMIT 1",
+    "open": f"SELECT 1 WHERE EXISTS (SELECT 1 {_READY}) OR EXISTS (SELECT 1 {_OPEN})",
+    "close": f"SELECT 1 {_CLOSE} LIMIT 1",
+}
 _DUE = {
     "plan": f"SELECT g.id, g.id AS group_id, g.plan_at AS at {_PLAN} AND (g.plan_at, g.id) > (:after, :after_id) ORDER BY g.plan_at, g.id LIMIT :n",
+    "ready": f"SELECT g.id, g.id AS group_id, g.plan_at AS at {_READY} AND (g.plan_at, g.id) > (:after, :after_id) ORDER BY g.plan_at, g.id LIMIT :n",
     "open": f"SELECT r.id, r.group_id, r.due_at AS at {_OPEN} AND (r.due_at, r.id) > (:after, :after_id) ORDER BY r.due_at, r.id LIMIT :n",
     "close": f"SELECT r.id, r.group_id, r.close_at AS at {_CLOSE} AND (r.close_at, r.id) > (:after, :after_id) ORDER BY r.close_at, r.id LIMIT :n",
 }
 
 #: A group's latest rounds and its active prompts come as one JSON text each: a row per group, however many there are.
-_LATEST = """SELECT r.scheduled_for, r.status, r.prompt_id, r.close_at, r.open_at > r.planned_at AS moved
+_LATEST = """SELECT r.scheduled_for, r.status, r.prompt_id, r.close_at
                FROM rounds r WHERE r.group_id = g.id ORDER BY r.scheduled_for DESC LIMIT :most"""
 _ACTIVE = "FROM group_prompts p WHERE p.group_id = g.id AND p.is_active"
-_GROUP = "g.id, g.tenant, g.zone, g.drop_time, g.cooldown, g.is_active"
+_GROUP = "g.id, g.tenant, g.zone, g.drop_time, g.cooldown, g.is_active, g.plan_at"
 _GROUPS_SQLITE = f"""
     SELECT {_GROUP},
-           (SELECT json_group_array(json_array(x.scheduled_for, x.status, x.prompt_id, x.close_at, x.moved)) FROM ({_LATEST}) x) AS past,
+           (SELECT json_group_array(json_array(x.scheduled_for, x.status, x.prompt_id, x.close_at)) FROM ({_LATEST}) x) AS past,
            (SELECT json_group_array(p.id) {_ACTIVE}) AS prompts
       FROM groups g WHERE g.id IN :ids"""
 _GROUPS_POSTGRES = f"""
     SELECT {_GROUP},
            (SELECT CAST(json_agg(json_build_array(x.scheduled_for, x.status, x.prompt_id,
-                   CAST(extract(epoch FROM x.close_at) * 1000000 AS bigint), x.moved)) AS text) FROM ({_LATEST}) x) AS past,
+                   CAST(extract(epoch FROM x.close_at) * 1000000 AS bigint))) AS text) FROM ({_LATEST}) x) AS past,
            (SELECT CAST(json_agg(p.id) AS text) {_ACTIVE}) AS prompts
       FROM groups g WHERE g.id IN :ids"""
 _ROUNDS = """
-    SELECT r.id, r.tenant, r.group_id, r.planned_at, r.due_at, r.status, r.prompt_id, g.is_active, g.notifications,
+    SELECT r.id, r.tenant, r.group_id, r.planned_at, r.due_at, r.scheduled_for, r.zone, r.drop_time, r.created_at, r.status, r.prompt_id, g.is_active,
+           g.notifications,
            p.is_active AS prompt_is_active
       FROM rounds r JOIN groups g ON g.id = r.group_id
       LEFT JOIN group_prompts p ON p.id = r.prompt_id AND p.group_id = r.group_id

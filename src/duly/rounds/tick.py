@@ -26,12 +26,13 @@ from duly.kernel.localtime import in_utc
 from duly.rounds.notify import Notices
 from duly.rounds.plan import (
     COOLDOWN,
-    LATE,
+    HOUR_PASSED,
     LIVE,
     LOCKED,
     LOST,
     GroupFacts,
     Left,
+    Moved,
     Opened,
     Planned,
     RoundFacts,
@@ -41,7 +42,7 @@ from duly.rounds.plan import (
 from duly.rounds.round import Status
 from duly.rounds.store import Due, Tick, TickStore
 from duly.storage.apart import apart
-from duly.storage.locks import try_locks
+from duly.storage.locks import brief_waits, try_locks
 
 Kind: TypeAlias = Literal["plan", "open", "close"]
 
@@ -74,8 +75,12 @@ class TickReport:
     @property
     def per_minute(self) -> float | None:
         """Groups looked at per minute; None for a pass without any."""
-        looked = self.done + self.skipped + self.failed
-        return round(60 * looked / self.seconds, 1) if looked and self.seconds else None
+        return round(60 * self.looked / self.seconds, 1) if self.looked and self.seconds else None
+
+    @property
+    def looked(self) -> int:
+        """Groups looked at."""
+        return self.done + self.skipped + self.failed
 
 
 @dataclass(slots=True)
@@ -89,6 +94,8 @@ class Batch:
     failed: dict[int, str] = field(default_factory=dict)
     #: Jobs were made.
     told: int = 0
+    #: Seconds between due and now of rounds that came too late and wait for the next hour.
+    moved: list[float] = field(default_factory=list)
 
     def leave(self, reason: str, group: int) -> None:
         self.left.setdefault(reason, []).append(group)
@@ -99,6 +106,7 @@ class Batch:
             self.left.setdefault(reason, []).extend(idents)
         self.failed |= other.failed
         self.told += other.told
+        self.moved += other.moved
 
 
 Act: TypeAlias = Callable[[Connection, Sequence[Due], datetime], Batch]
@@ -115,21 +123,35 @@ class Ticks:
     def run(self, kind: Kind, now: datetime | None = None) -> TickReport:
         """One pass. ``now`` (aware) stands for the present instant; without it the database's clock, or the application's.
 
+        An opening pass first plans what opens in it: whatever order the ticks run in, what is due opens when it is due (R000-24).
         Raises InvalidArgument for a naive ``now``, DatabaseUnavailable.
         """
         given = None if now is None else in_utc(now, "now")
+        # asked before anything is written: on SQLite a write waits its turn
+        is_due = self._any(kind, given)
+        if kind == "open" and is_due and self._any("ready", given):
+            self._run("plan", "ready", given)
+        return self._run(kind, kind if is_due else None, given)
+
+    def _any(self, which: str, given: datetime | None) -> bool:
+        return self.db.read(lambda c: self.store.any_due(c, which, given or self.db.present(c)))
+
+    def _run(self, kind: Kind, which: str | None, given: datetime | None) -> TickReport:
+        """One pass over ``which`` of what is due, if there is anything. Planning before an opening is noted only where it found something."""
         begun = time.monotonic()
         started_at = self.db.read(self.db.present)
         try:
-            total, looked = self._pass(kind, given)
+            total, looked = self._pass(kind, which, given)
         except BaseException as error:
             self.emitter.emit("round_tick_failed", "error", kind=kind, error=brief(error))
             raise
-        lates = total.done if kind == "open" else []
+        lates = total.done + total.moved if kind == "open" else []
         report = TickReport(
             kind, len(total.done), sum(map(len, total.left.values())), len(total.failed), time.monotonic() - begun,
             sum(lates) / len(lates) if lates else None, max(lates, default=None),
         )  # fmt: skip
+        if which == "ready" and not report.looked:
+            return report
         self._note(report, started_at)
         if total.told:
             self.db.bells.ring()
@@ -147,14 +169,13 @@ class Ticks:
         )  # fmt: skip
         self.db.write(lambda c: self.store.note_tick(c, tick, forget))
 
-    def _pass(self, kind: Kind, given: datetime | None) -> tuple[Batch, int]:
-        acts: dict[Kind, Act] = {"plan": self._plan, "open": self._open, "close": self._close}
+    def _pass(self, kind: Kind, which: str | None, given: datetime | None) -> tuple[Batch, int]:
+        acts: dict[str, Act] = {"plan": self._plan, "ready": self._plan_due, "open": self._open, "close": self._close}
         total, after, batches = Batch(), None, 0
-        # asked before anything is written: on SQLite a write waits its turn
-        if not self.db.read(lambda c: self.store.any_due(c, kind, given or self.db.present(c))):
+        if which is None:
             return total, batches
         while True:
-            found, batch = self._batch(kind, acts[kind], given, after)
+            found, batch = self._batch(which, acts[which], given, after)
             if not found:
                 return total, batches
             batches += 1
@@ -162,12 +183,13 @@ class Ticks:
             total.add(batch)
             after = found[-1]
 
-    def _batch(self, kind: Kind, act: Act, given: datetime | None, after: Due | None) -> tuple[list[Due], Batch]:
+    def _batch(self, which: str, act: Act, given: datetime | None, after: Due | None) -> tuple[list[Due], Batch]:
         """One transaction: what is due behind ``after``, locked, decided, written."""
 
         def transaction(connection: Connection) -> tuple[list[Due], Batch]:
             now = given or self.db.present(connection)
-            found = self.store.due(connection, kind, now, after, BATCH)
+            found = self.store.due(connection, which, now, after, BATCH)
+            brief_waits(self.db, connection)
             if not found:
                 return [], Batch()
             mine = try_locks(self.db, connection, ROOM, sorted({due.group_id for due in found}))
@@ -178,7 +200,9 @@ class Ticks:
             ours = [due for due in found if due.group_id in mine]
             if ours:
                 batch.add(self._apart(connection, act, ours, now))
-                self.store.note_failed(connection, batch.failed, now)
+                # the row of a group that failed may be what somebody else has locked
+                notes = list(batch.failed.items())
+                apart(self.db, connection, notes, lambda part: self.store.note_failed(connection, dict(part), now))
             return found, batch
 
         return self.db.write(transaction)
@@ -193,7 +217,11 @@ class Ticks:
 
     # ------------------------------------------------------------------ plan
 
-    def _plan(self, connection: Connection, dues: Sequence[Due], now: datetime) -> Batch:
+    def _plan_due(self, connection: Connection, dues: Sequence[Due], now: datetime) -> Batch:
+        """Plan what opens in this pass; everything else is the planning tick's."""
+        return self._plan(connection, dues, now, only_due=True)
+
+    def _plan(self, connection: Connection, dues: Sequence[Due], now: datetime, only_due: bool = False) -> Batch:
         batch, planned, later, live = (
             Batch(),
             list[tuple[str, GroupFacts, Planned]](),
@@ -201,7 +229,7 @@ class Ticks:
             list[int](),
         )
         s = self.settings
-        late = max(LATE, timedelta(seconds=s.rounds_late_open_limit))
+        late = timedelta(seconds=s.rounds_late_open_limit)
         known = self.store.groups(connection, [due.ident for due in dues], s.rounds_drop_time, s.rounds_cooldown)
         for due in dues:
             tenant, facts = known[due.ident]
@@ -209,6 +237,8 @@ class Ticks:
                 decision = plan_round(facts, now, self.draw(), late)
             except Exception as error:  # a zone or a time written by hand (T000-n)
                 batch.failed[due.ident] = _problem(error)
+                continue
+            if only_due and not (isinstance(decision, Planned) and decision.due_at <= now):
                 continue
             if isinstance(decision, Planned):
                 planned.append((tenant, facts, decision))
@@ -234,14 +264,27 @@ class Ticks:
 
     def _open(self, connection: Connection, dues: Sequence[Due], now: datetime) -> Batch:
         batch, opened, groups = Batch(), dict[int, Opened](), dict[int, tuple[str, int, bool]]()
+        later = dict[int, tuple[int, Moved]]()
         limit = timedelta(seconds=self.settings.rounds_late_open_limit)
         for tenant, notifies, facts in self._facts(connection, [due.ident for due in dues]):
-            decision = open_round(facts, now, limit, self.draw())
+            try:
+                decision = open_round(facts, now, limit, self.draw())
+            except Exception as error:  # a zone or a time written by hand (T000-n)
+                batch.failed[facts.group_id] = _problem(error)
+                continue
             if isinstance(decision, Left):
                 batch.leave(decision.reason, facts.group_id)
                 continue
+            if isinstance(decision, Moved):
+                later[facts.id] = facts.group_id, decision
+                continue
             opened[facts.id] = decision
             groups[facts.id] = tenant, facts.group_id, notifies
+        waiting = self.store.move_rounds(connection, {ident: decision for ident, (_, decision) in later.items()}, now)
+        for ident, (group, decision) in later.items():
+            batch.leave(HOUR_PASSED if ident in waiting else LOST, group)
+            if ident in waiting:
+                batch.moved.append(decision.late)
         moved = self.store.open_rounds(connection, opened, now)
         for ident, decision in opened.items():
             if ident in moved:
@@ -286,6 +329,14 @@ class Ticks:
     # ------------------------------------------------------------------ telling
 
     def _tell(self, kind: Kind, batch: Batch) -> None:
+        if batch.moved:
+            self.emitter.emit(
+                "rounds_postponed",
+                "warning",
+                count=len(batch.moved),
+                groups=batch.left[HOUR_PASSED][:NAMED],
+                late=max(batch.moved),
+            )
         if batch.done:
             self.emitter.emit("rounds_moved", "info", kind=kind, count=len(batch.done), lates=batch.done)
         for reason, idents in batch.left.items():

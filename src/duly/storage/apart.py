@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from duly.kernel.errors import DatabaseError
 from duly.storage.database import Database
+from duly.storage.locks import is_lock_timeout
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,7 +33,7 @@ def apart(
         except DatabaseError:
             raise
         except Exception as error:
-            if db.translated(error) is not error:
+            if db.translated(error) is not error and not is_lock_timeout(error):
                 raise
             left -= 1
             if left == 0:

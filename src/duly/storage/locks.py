@@ -15,6 +15,8 @@ from sqlalchemy import BigInteger, Connection, TextClause, bindparam, text
 
 from duly.storage.database import Database
 
+#: How long a set-based pass waits for a row that another transaction holds, in milliseconds: many rows shall not stand behind one.
+ROW_WAIT = 250
 _WAIT = text("SELECT pg_advisory_xact_lock(:key)").bindparams(bindparam("key", type_=BigInteger))
 
 
@@ -46,3 +48,19 @@ def wait_lock(db: Database, connection: Connection, room: str, ident: int) -> No
     """Take one lock, and wait for whoever has it."""
     if not db.is_sqlite:
         connection.execute(_WAIT, {"key": lock_key(room, ident)})
+
+
+def brief_waits(db: Database, connection: Connection) -> None:
+    """For the rest of the transaction, give up a row that another transaction has locked for longer than ``ROW_WAIT``.
+
+    A pass that works on many rows in one statement would otherwise wait as long as whoever holds one of them. With ``storage.apart``
+    the row that is locked fails alone. SQLite has one writer: there is nobody to wait for.
+    """
+    if not db.is_sqlite:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {ROW_WAIT}")
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Did a statement give up because another transaction holds a lock?"""
+    cause = getattr(error, "orig", None) or error
+    return (getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)) == "55P03"
