@@ -128,7 +128,7 @@ class Settings:
     rounds_cooldown: float = _setting(
         86_400.0,
         "s",
-        "How long after a round has closed the next may be planned. With 24 h open a day's wait makes a round every 48 h; 0 makes one a day, but for drop times late in the evening.",
+        "How long after a round has closed the next may be planned. With 24 h open a day's wait makes a round every 48 h; 0 makes one a day, but for the day on which clocks go forward.",
         low=0,
     )
     rounds_late_open_limit: float = _setting(

@@ -137,6 +137,24 @@ def test_the_window_is_half_an_hour(world: World) -> None:  # T000-p
     assert world.readings("jobs_failing") == {}
 
 
+@pytest.mark.parametrize("minutes", [31, 60, 24 * 60])
+def test_a_queue_whose_jobs_are_rarer_than_the_window_is_judged_by_jobs_that_failed_in_a_row(
+    world: World, minutes: int
+) -> None:
+    # A4: one alert for as long as it lasts, whatever is in the window at the moment
+    said: list[tuple[str, str]] = []
+    for status in ("succeeded", "failed", "failed", "failed", "succeeded", "succeeded"):
+        world.ended(status, world.clock.now(), queue="hourly")
+        for _ in range(6):
+            said += [
+                (status, event)
+                for event, rule, _ in world.judge()
+                if rule == "queue_failing" and event in ("raise", "clear")
+            ]
+            world.clock.advance(timedelta(minutes=minutes / 6))
+    assert said == [("failed", "raise"), ("succeeded", "clear")]
+
+
 def test_threshold_window_and_samples_are_settings(make_world: MakeWorld) -> None:  # T000-p
     world = make_world(alerts_failures=0.5, alerts_window=60, alerts_samples=2)
     world.ended("failed", world.ago(seconds=59), world.ago(seconds=30))

@@ -160,3 +160,29 @@ def test_a_round_that_waits_for_its_time_is_nobodys_trouble(world: World) -> Non
     assert world.readings("rounds_late") == {}
     world.app.db.write(lambda c: c.execute(update(rounds).values(due_at=None)))
     assert world.readings("rounds_late") == {}
+
+
+def test_nine_groups_that_fail_at_every_planning_are_an_alert(world: World) -> None:  # A4, R000-20
+    group(world)
+    for _ in range(3):
+        tick(world, "plan", failed=9)
+        for _ in range(12):
+            world.judge()
+            world.clock.advance(timedelta(minutes=5))
+    assert ("rounds_failing", "plan") in world.raised()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 9, 20])
+def test_a_tick_that_comes_once_an_hour_raises_one_alert_and_clears_it_once(world: World, groups: int) -> None:  # A4
+    group(world)
+    said: list[str] = []
+    tick(world, "plan")
+    world.clock.advance(timedelta(hours=1))
+    for good in (False,) * 5 + (True,) * 6:
+        tick(world, "plan", **{"done" if good else "failed": groups})
+        for _ in range(12):
+            said += [
+                event for event, rule, _ in world.judge() if rule == "rounds_failing" and event in ("raise", "clear")
+            ]
+            world.clock.advance(timedelta(minutes=5))
+    assert said == ["raise", "clear"]

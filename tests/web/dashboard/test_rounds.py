@@ -97,13 +97,14 @@ def test_an_operator_makes_a_group_with_prompt_and_member_and_it_gets_its_round(
     app: Duly, time: ManualClock, person: Callable[..., Person]
 ) -> None:
     ann, room = person("operator"), Rounds.of(app)
-    assert ann.act("/rounds/groups", name="bakers", zone="Europe/Rome", drop_time="05:00")[1].startswith("Group bakers is made")  # fmt: skip
+    assert ann.act("/rounds/groups", name="bakers", zone="UTC", drop_time=f"{time.now() + timedelta(minutes=1):%H:%M}")[1].startswith("Group bakers is made")  # fmt: skip
     (group,) = room.groups.all()
     home = f"/rounds/groups/{group.id}"
     assert ann.act(f"{home}/prompts", text="Which bread?")[0] == 303
     assert ann.act(f"{home}/members", name="Ugo", channels="log")[1] == "Ugo is in group bakers."
+    time.advance(timedelta(minutes=1))
     assert ann.act("/rounds/ticks")[1] == "0 closed, 1 planned, 1 opened."
-    (made,) = room.list()
+    (made,) = room.list(group.id)
     assert ann.act(f"/rounds/{made.id}/submissions", member="Ugo", text="Rye")[1] == "The answer is in."
     (answer,) = room.show(made.id).submissions
     assert ann.act(f"/rounds/submissions/{answer.id}/edit", member="Ugo", text="Rye, dark")[0] == 303

@@ -107,6 +107,8 @@ class Sample:
     samples: int | None = None
     #: More words for people: a reason, a name, the worst of several.
     detail: str = ""
+    #: Is it to be judged although the samples are few: nothing failed, or everything that ran for longer than the window?
+    decisive: bool = False
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):

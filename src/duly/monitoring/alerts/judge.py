@@ -60,7 +60,7 @@ def _judge(rule: Rule, reading: Reading, standing: Mapping[tuple[str, str], Aler
     seen = set[str]()
     for sample in reading.samples:
         seen.add(sample.subject)
-        if sample.samples is not None and sample.samples < rule.samples:
+        if sample.samples is not None and sample.samples < rule.samples and not sample.decisive:
             continue
         change = _one(rule, sample, standing.get((rule.name, sample.subject)), now)
         if change is not None:

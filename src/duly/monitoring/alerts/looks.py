@@ -25,6 +25,8 @@ from duly.storage.types import Instant
 ONE = 2.0
 #: The window of failures is read in so many slices, and so many rows of each.
 SLICES, ROWS = 30, 5_000
+#: How far back jobs that fail in a row are looked for, in seconds: two of a day.
+FAR = 50 * 3600.0
 #: The most queues, and priorities of one queue, that are told apart.
 HOPS = 200
 
@@ -171,6 +173,30 @@ class Look:
         edges = {f"edge{n}": self.ago(n * each) for n in range(SLICES + 1)}
         rows = self.connection.execute(_window(ROWS), edges)
         return {queue: (n - int(bad), int(bad)) for queue, n, bad in rows}
+
+    @cached_property
+    def streaks(self) -> Mapping[str, int]:
+        """By queue (all of them together: the empty name): how many jobs failed in a row, up to now, for longer than the window.
+
+        A queue with one job an hour never has enough samples in a window of half an hour, and is empty again before the next one runs.
+        """
+        c = jobs_done.c
+        newest = (
+            select(c.queue, c.status, c.finished_at)
+            .where(c.finished_at > self.ago(FAR), c.finished_at <= self.now, c.status.in_(("succeeded", "failed")))
+            .order_by(c.finished_at.desc())
+            .limit(ROWS)
+        )
+        found: dict[str, list[datetime]] = {}
+        over = set[str]()
+        for queue, status, at in self.connection.execute(newest):
+            for name in {queue, ""} - over:
+                if status == "failed":
+                    found.setdefault(name, []).append(at)
+                else:
+                    over.add(name)
+        window = timedelta(seconds=self.settings.alerts_window)
+        return {name: len(ats) for name, ats in found.items() if ats[0] - ats[-1] >= window}
 
     def last_run(self, after: datetime) -> datetime | None:
         """When a job last started or ended, as far as that was after an instant."""

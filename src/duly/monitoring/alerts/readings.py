@@ -25,6 +25,8 @@ from duly.monitoring.alerts.looks import HOPS, ROWS, Look
 ALL = 8.0
 #: The ticks of the rounds.
 TICKS = ("plan", "open", "close")
+#: How far back passes of the ticks are looked at, in seconds.
+DAY = 86_400.0
 #: A worker that has been silent for longer is not asked about any more: it is gone, and its jobs were rescued.
 GONE = timedelta(hours=1)
 
@@ -73,17 +75,28 @@ def jobs_idle(look: Look) -> Reading:
 
 def jobs_failing(look: Look) -> Reading:
     good, bad = (sum(column) for column in zip(*look.ended.values(), strict=True)) if look.ended else (0, 0)
-    return _share({"": (good, bad)})
+    return _share({"": (good, bad)}, {"": look.streaks[""]} if "" in look.streaks else {})
 
 
 def queue_failing(look: Look) -> Reading:
-    return _share(look.ended)
+    return _share(look.ended, {name: n for name, n in look.streaks.items() if name})
 
 
-def _share(counts: Mapping[str, tuple[int, int]]) -> Reading:
-    """Failures among what was taken up, by subject; a subject without any is left out."""
+def _share(counts: Mapping[str, tuple[int, int]], streaks: Mapping[str, int]) -> Reading:
+    """Failures among what was taken up, by subject; a subject without any is left out.
+
+    ``streaks``: where everything failed for longer than the window, how much that was. It is judged however little (A window that is
+    shorter than the period of what it judges is empty most of the time.)
+    """
+    samples = [
+        Sample(name, bad / (good + bad), good + bad, decisive=not bad)
+        for name, (good, bad) in counts.items()
+        if good + bad
+    ]
+    few = {name: n for name, n in streaks.items() if n > sum(counts.get(name, (0, 0)))}
     return Reading.of(
-        [Sample(name, bad / (good + bad), good + bad) for name, (good, bad) in counts.items() if good + bad]
+        [sample for sample in samples if sample.subject not in few]
+        + [Sample(name, 1.0, n, decisive=True) for name, n in few.items()]
     )
 
 
@@ -264,15 +277,37 @@ def rounds_idle(look: Look) -> Reading:
     return Reading.of(out)
 
 
+#: Passes of a tick that are added up, the newest first, where they are further apart than the window: planning comes once an hour.
+PASSES = 3
+
+
 def rounds_failing(look: Look) -> Reading:
+    """The share of groups that failed, by tick: within the window, or in the last passes that had any where these are rarer."""
     if not look.any("round_ticks"):
         return Reading()
     from duly.rounds.tables import round_ticks
 
-    c = round_ticks.c
-    window = [c.kind.in_(TICKS), c.started_at > look.ago(look.settings.alerts_window), c.started_at <= look.now]
-    summed = select(c.kind, func.sum(c.done), func.sum(c.failed)).where(*window).group_by(c.kind)
-    return _share({kind: (int(done), int(failed)) for kind, done, failed in look.connection.execute(summed)})
+    c, window = round_ticks.c, look.ago(look.settings.alerts_window)
+    samples = []
+    for kind in TICKS:
+        mine = [c.kind == kind, c.started_at <= look.now, c.done + c.failed > 0]
+        summed = select(func.sum(c.done), func.sum(c.failed)).where(*mine, c.started_at > window)
+        good, bad = (int(n or 0) for n in look.connection.execute(summed).one())
+        decisive = False
+        if good + bad < look.settings.alerts_samples:
+            begun = select(c.started_at).where(c.kind == kind, c.started_at <= look.now).order_by(c.started_at.desc())
+            last = look.connection.execute(begun.limit(2)).scalars().all()
+            if len(last) == 2 and last[0] - last[1] >= look.now - window:
+                good = bad = 0
+                newest = select(c.done, c.failed).where(*mine, c.started_at > look.ago(DAY))
+                for one in look.connection.execute(newest.order_by(c.started_at.desc()).limit(PASSES)):
+                    good, bad = good + one.done, bad + one.failed
+                    if good + bad >= look.settings.alerts_samples:
+                        break
+                decisive = not good or not bad
+        if good + bad:
+            samples.append(Sample(kind, bad / (good + bad), good + bad, decisive=decisive))
+    return Reading.of(samples)
 
 
 def rounds_late(look: Look) -> Reading:
