@@ -159,6 +159,12 @@ class Settings:
         "A message may have been taken, and nobody knows: hold fails the job and says so, resend sends it again.",
         choices=("hold", "resend"),
     )
+    mail_attempts: int = _setting(
+        40,
+        "attempts",
+        "How often a message is tried that is refused for now. With waits of 1, 2, 4 … minutes and then 3 hours, 40 attempts take about 4 days (RFC 5321, 4.5.4.1).",
+        low=1,
+    )
     mail_timeout: float = _setting(
         30.0,
         "s",
@@ -169,16 +175,35 @@ class Settings:
         3_000_000, "bytes", "The most that the attachments of one message may have together, decoded.", low=0
     )
     smtp_url: str = _setting(
-        "", "URL", "smtp://user:password@host:587 (STARTTLS) or smtps://…:465; plain on this machine only.", secret=True
+        "",
+        "URL",
+        "smtp://user:password@host:587 (STARTTLS) or smtps://…:465; plain on this machine and to hosts of smtp_plain.",
+        secret=True,
+    )
+    smtp_ehlo: str = _setting("", "host name", "The name that this machine gives itself in EHLO; empty: its host name.")
+    smtp_plain: str = _setting(
+        "",
+        "hosts",
+        "Hosts that are reached without TLS, inside your own network; commas between them. The port is 25 then unless smtp_url names one.",
+    )
+    smtp_plain_password: bool = _setting(
+        False, "", "A password may go to a host of smtp_plain, where everyone on the way can read it."
+    )
+    smtp_ca: str = _setting(
+        "", "file", "Certificates (PEM) of your own authority, trusted for the mail server beside those of the system."
     )
     graph_tenant: str = _setting("", "", "The directory that the application of Microsoft Graph belongs to.")
     graph_client_id: str = _setting("", "", "The application of Microsoft Graph.")
     graph_client_secret: str = _setting("", "", "Its secret.", secret=True)
     graph_url: str = _setting("https://graph.microsoft.com/v1.0", "URL", "Where Microsoft Graph is.")
+    graph_save: bool = _setting(True, "", "Microsoft Graph keeps a copy of each message in Sent Items.")
     graph_token_url: str = _setting(
         "https://login.microsoftonline.com", "URL", "Where tokens of Microsoft Graph are given out."
     )
     resend_api_key: str = _setting("", "", "The key of Resend.", secret=True)
+    resend_webhook_secret: str = _setting(
+        "", "", "What Resend signs its webhooks with (whsec_…); without it reports of bounces are refused.", secret=True
+    )
     resend_url: str = _setting("https://api.resend.com", "URL", "Where Resend is.")
     automation_tick: float = _setting(
         300.0,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from duly import Duly
+from duly import Backoff, Duly
 from duly.mail import Mail
 from duly.testing import ManualClock
 from mail.servers import Graph, MailServer, Resend, mail_server, serving
@@ -32,10 +32,11 @@ def make(db_url: str, clock: ManualClock, tmp_path: Path) -> Iterator[Callable[.
             "mail_from": "Desk <desk@example.org>",
             "mail_folder": str(tmp_path / "mail"),
             "mail_timeout": 5.0,
+            "mail_attempts": 4,
             **settings,
         }
         app = Duly(db_url, clock=clock, sqlite_synchronous="NORMAL", **given)
-        Mail(app)
+        Mail(app, backoff=Backoff())  # 10, 20, 40 s: a test of the real ones is in test_outages.py
         made.append(app)
         return app
 

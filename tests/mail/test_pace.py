@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly import Duly, Status
-from duly.mail.plan import LONGEST, SHORTEST, Hold, bounded, longer, put_off, throttled
+from duly.kernel.verdict import Kind, Verdict
+from duly.mail.plan import LONGEST, SHORTEST, Hold, Step, bounded, held, put_off, step, throttled
 from duly.testing import ManualClock, drain
 from mail.hands import ON_ONE, Ear, put, run
 from mail.servers import Graph, Resend
@@ -59,8 +61,11 @@ def test_a_quota_that_is_used_up_is_found_out_once(app: Duly, resend: Resend, cl
     jobs = [put(app) for _ in range(12)]
     app.worker({"mail": 1}).run(until_idle=True)
     assert len(resend.sent) == 1
-    left = (datetime(2026, 6, 2, tzinfo=UTC) - clock.now()).total_seconds()
-    assert all(left <= w <= left + 60 for w in waits(app, jobs))
+    until = datetime(2026, 6, 2, tzinfo=UTC)
+    left = (until - clock.now()).total_seconds()
+    queue = app.queues.get("mail")  # the others are not even claimed
+    assert (queue.held_until, queue.held_reason) == (until, "mail: Resend answered 429 daily_quota_exceeded")
+    assert {app.jobs.get(n).attempts for n in jobs} == {0}
     (event,) = ear.named("mail_throttled")
     assert (event["quota"], event["wait"], event["asked"]) == (True, left, None)
 
@@ -85,7 +90,7 @@ def test_a_service_that_is_away_is_not_asked_sooner_than_the_job_would(make: Mak
     )  # fmt: skip
     graph.answers = [(503, {"Retry-After": asked}, None)] * 9
     job = run(app)
-    assert (job.attempts, waits(app, [job.id])) == (1, [10.0])
+    assert (job.attempts, waits(app, [job.id])) == (0, [15.0])
 
 
 @pytest.mark.parametrize(
@@ -133,5 +138,24 @@ def test_who_is_put_off_comes_back_after_the_hold_and_soon_after_it(left: int, u
 
 
 def test_of_two_waits_the_longer_counts() -> None:
-    short, long = Hold(NOW, "a"), Hold(NOW + timedelta(seconds=1), "b")
-    assert longer(short, long) == longer(long, short) == longer(None, long) == long
+    before = Hold(NOW + timedelta(seconds=99), "b", since=NOW)
+    assert held(before, Verdict(Kind.THROTTLED, "a", 5.0), "mail", NOW).until == before.until
+    assert held(None, Verdict(Kind.THROTTLED, "a", 5.0), "mail", NOW).until == NOW + timedelta(seconds=5)
+
+
+def test_while_the_other_side_is_away_the_waits_grow_to_five_minutes_and_one_tries() -> None:
+    # R003, FAULTS_2 F16
+    hold, now, waits = None, NOW, list[float]()
+    for _ in range(7):
+        hold = held(hold, Verdict(Kind.AWAY, "gone"), "mail", now)
+        again = held(hold, Verdict(Kind.AWAY, "gone"), "mail", now)  # who was on the way meanwhile makes nothing longer
+        assert again == hold
+        waits.append((hold.until - now).total_seconds())
+        assert (step(hold, now, True), step(hold, now, False)) == (Step.WAIT, Step.PROBE)  # a person has released it
+        now = hold.until
+        assert step(hold, now, False) is Step.PROBE
+        assert step(replace(hold, probed_until=now + timedelta(seconds=9)), now, False) is Step.WAIT
+    assert hold is not None
+    assert waits == [15, 30, 60, 120, 240, 300, 300]
+    assert (hold.since, hold.failures, hold.holds_queue) == (NOW, 7, True)
+    assert not held(None, Verdict(Kind.AWAY, "gone"), "default", NOW).holds_queue  # others' jobs are there

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from duly.mail.mail import Mail, ProviderState
     from duly.mail.suppressions import Suppressions
 
-#: The queue of what is sent at once, so that nothing else is run on the way.
+#: The queue of what is sent at once, so that nothing else is run on the way. As ``mail.plan.NOW``, which is not loaded for a help text.
 NOW = "mail-now"
 
 

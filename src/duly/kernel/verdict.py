@@ -15,6 +15,8 @@ class Kind(StrEnum):
     SENT = "sent"
     #: Not sent; may go better later. An attempt is used.
     TRANSIENT = "transient"
+    #: Not sent, because the other side cannot be reached or takes nothing at all now. What is in line waits, one probes; no attempt is used.
+    AWAY = "away"
     #: Not sent, because there were too many. No attempt is used.
     THROTTLED = "throttled"
     #: Not sent, and trying again would not help.
@@ -38,6 +40,8 @@ class Verdict:
     after: float | None = None
     #: The end of a quota. Aware.
     until: datetime | None = None
+    #: Whose fault it is, by the table of the provider; empty where no table says.
+    owner: str = ""
 
 
 class Refusal(Exception):

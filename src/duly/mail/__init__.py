@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from duly.mail.store import Suppression
     from duly.mail.suppressions import Suppressions
     from duly.mail.templates import Rendered
-    from duly.mail.verdict import Answer, Receipt, Undelivered
+    from duly.mail.verdict import Answer, Owner, Receipt, Undelivered
 
 __all__ = [
     "Answer",
@@ -25,6 +25,7 @@ __all__ = [
     "Letter",
     "Mail",
     "Message",
+    "Owner",
     "Provider",
     "Receipt",
     "Rendered",
@@ -43,6 +44,7 @@ _HOMES = {
     "Letter": "message",
     "Mail": "mail",
     "Message": "message",
+    "Owner": "verdict",
     "Provider": "providers.base",
     "Receipt": "verdict",
     "Rendered": "templates",

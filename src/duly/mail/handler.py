@@ -8,23 +8,38 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import Connection
 
 from duly.jobs.run import CURRENT, Context
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.verdict import Kind, Verdict
-from duly.mail.address import without_addresses
+from duly.mail.address import Mailbox, read_mailbox, without_addresses
 from duly.mail.host import Host
 from duly.mail.message import Letter, Message, message_id, message_key, read_letter
-from duly.mail.plan import Delivery, Ending, Hold, Start, State, bounded, conclude, longer, put_off, start, throttled
+from duly.mail.plan import (
+    NOW,
+    Delivery,
+    Ending,
+    Hold,
+    Start,
+    State,
+    Step,
+    back_at,
+    bounded,
+    conclude,
+    held,
+    start,
+    step,
+)
 from duly.mail.providers.base import Provider
 from duly.mail.store import MailStore, fingerprint
 from duly.mail.templates import Templates, filled_in
-from duly.mail.verdict import Answer, Receipt, Undelivered
+from duly.mail.verdict import Answer, Owner, Receipt, Undelivered
 
 #: The audit action of a job whose recipients are all on the list of those who are not written to.
 SUPPRESSED = "EMAIL_SUPPRESSED"
@@ -36,8 +51,15 @@ SENT, ALREADY = "EMAIL_SENT", "EMAIL_ALREADY_SENT"
 KEPT, SWEEP = 30 * 86_400.0, 3600.0
 
 
-#: What this process was told by providers, by queue and provider: one job asks, and the others of the queue do not.
-Holds = MutableMapping[tuple[str, str], Hold]
+class Prepared(NamedTuple):
+    """What is known before a message is handed over."""
+
+    mark: str
+    plan: Start
+    now: datetime
+    hold: Hold | None
+    #: Is the queue held, by whom ever?
+    queue_is_held: bool
 
 
 #: Characters of an error about the fields of a message.
@@ -48,9 +70,9 @@ class Sending:
     """One run of one job."""
 
     def __init__(
-        self, app: Host, context: Context, provider: Provider, templates: Templates, holds: Holds
+        self, app: Host, context: Context, provider: Provider, templates: Templates
     ) -> None:  # fmt: skip
-        self.app, self.context, self.provider, self.templates, self.holds = app, context, provider, templates, holds
+        self.app, self.context, self.provider, self.templates = app, context, provider, templates
         self.db, self.job = app.engine.db, context.job
         self.store = MailStore(self.db)
         #: Who writes: another run of the same job has another name.
@@ -63,6 +85,12 @@ class Sending:
         self.codes: dict[str, Answer] = {}
         #: Fingerprints of those who may have the message from an earlier run: that they do not have it now does not clear that.
         self.doubtful: frozenset[str] = frozenset()
+        #: What held the queue when this run began.
+        self.hold: Hold | None = None
+        #: Is the sender the one of the settings, so that what is said of them is about every message?
+        self.is_usual_sender = True
+        #: Does the job end while no one knows whether some have its message?
+        self.in_doubt = False
 
     @property
     def road(self) -> tuple[str, str]:
@@ -71,6 +99,16 @@ class Sending:
 
     async def run(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Send. Returns the output of the job; raises how the run ended otherwise."""
+        try:
+            return await self._run(given)
+        finally:
+            if self.in_doubt:  # what the alert mail_unknown is raised by
+                ident, queue = self.job.id, self.job.queue
+                await self.db.arun(
+                    self.db.write, lambda c: self.store.note(c, f"unknown:{ident}", "unknown", queue=queue, job=ident)
+                )
+
+    async def _run(self, given: Mapping[str, Any]) -> dict[str, Any]:
         settings = self.app.settings
         try:
             letter = read_letter(
@@ -78,15 +116,14 @@ class Sending:
             )
         except InvalidArgument as error:
             raise PermanentError(without_addresses(str(error), MOST)) from None
-        mark, plan, now = await self.db.arun(self._prepare, letter)
+        mark, plan, now, self.hold, queue_is_held = await self.db.arun(self._prepare, letter)
+        self.is_usual_sender = given.get("from") is None or _is(letter.sender, settings.mail_from)
         states: dict[str, State | None] = {f: d.state for f, d in self.known.items() if f in self.addresses}
         states |= dict.fromkeys(plan.suppressed, State.SUPPRESSED) | dict.fromkeys(plan.pending)
         key = message_key(mark, self.job.created_at, self.job.id)
         after: float | None = None
         if plan.pending:
-            back = put_off(self.holds.get(self.road), now, random.random())  # noqa: S311
-            if back is not None:
-                raise Snooze(self.holds[self.road].reason, until=back)
+            await self._wait_for_others(now, queue_is_held)
             message = self._message(letter, states, plan, key, now)
             answered, after = await self._hand_over(message, key)
             states |= answered
@@ -99,12 +136,25 @@ class Sending:
 
     # ------------------------------------------------------------------ before
 
-    def _prepare(self, letter: Letter) -> tuple[str, Start, datetime]:
+    async def _wait_for_others(self, now: datetime, queue_is_held: bool) -> None:
+        """Go on, also as the one that tries whether the other side is back. Raises Snooze while it is not wanted."""
+        hold = self.hold
+        what = step(hold, now, queue_is_held)
+        if hold is None or what is Step.GO:
+            return
+        if what is Step.PROBE:
+            until = now + timedelta(seconds=2 * self.app.settings.mail_timeout)
+            mine = await self.db.arun(self.db.write, lambda c: self.store.probe(c, *self.road, hold, until))
+            if mine:
+                return
+        raise Snooze(hold.reason, until=back_at(hold, now, random.random()))  # noqa: S311
+
+    def _prepare(self, letter: Letter) -> Prepared:
         """What is on record, and who is to be sent to. Suppressions are written down."""
 
         mark = self.store.kept_mark()
 
-        def read(c: Connection) -> tuple[Start, datetime]:
+        def read(c: Connection) -> tuple[Start, datetime, Hold | None, bool]:
             now = self.db.present(c)
             self.addresses = {fingerprint(mark, m.normalised): m.normalised for _, m in letter.recipients()}
             self.known = self.store.known(c, self.job.id)
@@ -115,16 +165,17 @@ class Sending:
                 provider=self.provider.name, remembers=self.provider.remembers, unknown=self.app.settings.mail_unknown, now=now,
                 since=self.job.run_at,
             )  # fmt: skip
-            return plan, now
+            hold = self.store.hold(c, *self.road) if self.job.queue != NOW else None
+            return plan, now, hold, hold is not None and self.app.engine.queues.get(c, self.job.queue).is_held(now)
 
-        plan, now = self.db.read(read)
+        plan, now, hold, queue_is_held = self.db.read(read)
         if plan.suppressed:
             self.db.write(
                 lambda c: self.store.suppress_recipients(
                     c, self.job.id, self.job.tenant, plan.suppressed, self.known, self.holder
                 )
             )
-        return mark, plan, now
+        return Prepared(mark, plan, now, hold, queue_is_held)
 
     def _message(
         self, letter: Letter, states: Mapping[str, State | None], plan: Start, key: str, now: datetime
@@ -164,6 +215,7 @@ class Sending:
             receipt = await self.provider.send(message, key)
         except Undelivered as error:
             return await self._undelivered(error.verdict, list(pending.values()))
+        await self._answered()
         self.context.remote_id = receipt.remote_id
         states, told = dict[str, State | None](), _told(receipt)
         for address, recipient in pending.items():
@@ -179,6 +231,10 @@ class Sending:
     ) -> tuple[dict[str, State | None], float | None]:  # fmt: skip
         """What becomes of everybody when the answer was about the message as a whole."""
         self.codes |= dict.fromkeys(pending, Answer(None, verdict.reason))
+        if verdict.kind in (Kind.PERMANENT, Kind.TRANSIENT, Kind.BUSY):
+            await self._answered()
+        elif verdict.kind is Kind.AUTH and verdict.owner == Owner.SENDER and not self.is_usual_sender:
+            verdict = replace(verdict, kind=Kind.PERMANENT)  # this message names them, and no other is stopped for it
         again: dict[str, State | None] = dict.fromkeys(pending)
         if verdict.kind is Kind.BUSY:  # an earlier run's request, which its side gives up after mail_timeout
             raise Snooze(verdict.reason, after=bounded(verdict.after, self.app.settings.mail_timeout))
@@ -201,7 +257,7 @@ class Sending:
         if verdict.kind is Kind.AUTH:
             await self.db.arun(pause, self.app, *self.road, verdict.reason)
             raise Snooze(verdict.reason, after=ASIDE)
-        await self._throttled(verdict)
+        await self._hold(verdict)
 
     def _wait(self, told: float | None) -> float | None:
         """Seconds until the next attempt, where the other side named some: not fewer than the job's own."""
@@ -210,20 +266,43 @@ class Sending:
         own = self.app.engine.policy(self.job.task).backoff.delay(max(1, self.job.attempts), random.random())  # noqa: S311
         return bounded(told, own)
 
-    async def _throttled(self, verdict: Verdict) -> NoReturn:
-        """Put this job off, and with it what else this process has for the provider in the queue."""
-        now = await self.db.arun(self.db.read, self.db.present)
-        told = Hold(throttled(verdict.after, verdict.until, now), verdict.reason)
-        before = self.holds.get(self.road)
-        hold = self.holds[self.road] = longer(before, told)
+    async def _hold(self, verdict: Verdict) -> NoReturn:
+        """Put this job off, and with it everything else that the queue has for the provider. No attempt is used."""
+        if self.job.queue == NOW:
+            raise Retry(verdict.reason)  # someone waits for the answer, and cancels it
+
+        def keep(c: Connection) -> tuple[Hold | None, Hold, datetime]:
+            now = self.db.present(c)
+            queue, _ = self.road
+            self.app.engine.queues.locked(c, queue)  # one after the other
+            before = self.store.hold(c, *self.road)
+            hold = held(before, verdict, queue, now)
+            self.store.keep_hold(c, *self.road, hold)
+            if hold.holds_queue:
+                self.app.engine.queues.hold(c, queue, hold.until, f"mail: {verdict.reason}"[:500], "mail")
+            return before, hold, now
+
+        before, hold, now = await self.db.arun(self.db.write, keep)
+        if verdict.kind is Kind.AWAY:
+            name, more = "mail_away", {"failures": hold.failures}
+        else:
+            name, more = "mail_throttled", {"quota": verdict.kind is Kind.QUOTA}
+        self.app.events.emit(
+            name, "warning", job=self.job.id, queue=self.job.queue, provider=self.provider.name, reason=verdict.reason,
+            wait=(hold.until - now).total_seconds(), asked=verdict.after, **more,
+        )  # fmt: skip
         # the first that was told comes back exactly then; who was under way meanwhile is spread as all others are
         first = before is None or before.until <= now
-        back = told.until if first else put_off(hold, now, random.random())  # noqa: S311
-        self.app.events.emit(
-            "mail_throttled", "warning", job=self.job.id, queue=self.job.queue, provider=self.provider.name,
-            reason=verdict.reason, quota=verdict.kind is Kind.QUOTA, wait=(told.until - now).total_seconds(), asked=verdict.after,
-        )  # fmt: skip
-        raise Snooze(verdict.reason, until=back or told.until)
+        raise Snooze(verdict.reason, until=hold.until if first else back_at(hold, now, random.random()))  # noqa: S311
+
+    async def _answered(self) -> None:
+        """The other side has answered about this message: what held the queue is over."""
+        hold = self.hold
+        if hold is None:
+            return
+        self.hold = None
+        if await self.db.arun(self.db.write, lambda c: self.store.end_hold(c, *self.road, hold)):
+            self.app.events.emit("mail_resumed", "info", queue=self.job.queue, provider=self.provider.name, held=hold.kind.value)  # fmt: skip
 
     def _written(self, states: Mapping[str, State | None]) -> None:
         """Put on record what was answered; who is to be tried again was never handed anything."""
@@ -298,6 +377,7 @@ class Sending:
 
     def _in_doubt(self, unknown: int, accepted: int, said: str, why: str = "its attempts are used up") -> str:
         """What is said of a job that ends while nobody knows whether some have its message. Told as an event too."""
+        self.in_doubt = True
         self.app.events.emit(
             "mail_unknown", "error", job=self.job.id, provider=self.provider.name, unknown=unknown, accepted=accepted
         )
@@ -314,6 +394,14 @@ class Sending:
             return 0
         kept = timedelta(seconds=max(retention, KEPT))
         return self.db.write(lambda c: self.store.prune(c, self.db.present(c) - kept))
+
+
+def _is(sender: Mailbox, usual: str) -> bool:
+    """Is it who sends what names no one? True also where the settings name no one: then no message is unlike the others."""
+    try:
+        return not usual or read_mailbox(usual, "mail_from").normalised == sender.normalised
+    except InvalidArgument:
+        return False
 
 
 def pause(app: Host, queue: str, provider: str, reason: str) -> None:

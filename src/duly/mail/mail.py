@@ -5,6 +5,7 @@ Making one defines the task on queue ``mail``; its success is audited as EMAIL_S
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +15,18 @@ from sqlalchemy import Connection
 from duly.jobs.admin import JobAdmin
 from duly.jobs.job import Enqueued, Job, Status
 from duly.jobs.run import INJECT, Context
+from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, PermanentError, Snooze, WrongState, brief
 from duly.kernel.events import Event
 from duly.kernel.owned import OnePer
 from duly.kernel.payload import check_text
 from duly.kernel.verdict import Kind
 from duly.mail import providers
-from duly.mail.handler import SENT, SWEEP, Holds, Sending, pause
+from duly.mail.handler import SENT, SWEEP, Sending, pause
 from duly.mail.host import Host
 from duly.mail.message import read_letter, read_recipients
 from duly.mail.plan import Standing, State, standing
-from duly.mail.providers.base import Provider
+from duly.mail.providers.base import ChecksSize, Provider
 from duly.mail.store import MailStore
 from duly.mail.suppressions import Suppressions
 from duly.mail.templates import Rendered, Templates, filled_in
@@ -32,6 +34,9 @@ from duly.mail.verdict import Undelivered
 from duly.settings import Settings
 
 EMAIL_SEND, EMAIL_SENT, QUEUE = "EMAIL_SEND", SENT, "mail"
+
+#: The waits of a message that is refused for now: with the attempts of the settings for about four days (RFC 5321, 4.5.4.1).
+BACKOFF = Backoff(base=60.0, factor=2.0, max=3 * 3600.0)
 
 _made = OnePer["Mail"]()
 
@@ -52,14 +57,23 @@ class Mail:
 
     ``provider``: a name as in the setting ``mail_provider``, or an object that is one (``providers.base.Provider``); without it the
     settings decide, when the first message is sent. A name that nobody knows fails jobs for good, naming it.
+
+    ``attempts``: how often a message is tried that is refused for now; without it the setting ``mail_attempts``. ``backoff``: the waits
+    between attempts; without it 1, 2, 4 … minutes up to 3 hours. ``timeout``: seconds for a whole run; without it each step of an
+    exchange has ``mail_timeout``.
     """
 
-    def __init__(self, app: Host, provider: str | Provider | None = None) -> None:
+    def __init__(
+        self, app: Host, provider: str | Provider | None = None, *, attempts: int | None = None, backoff: Backoff | None = None,
+        timeout: float | None = None,
+    ) -> None:  # fmt: skip
         self._app, self._given = app, provider
+        self._options = {
+            "max_attempts": app.settings.mail_attempts if attempts is None else attempts, "backoff": backoff or BACKOFF, "timeout": timeout,
+        }  # fmt: skip
         self._ready: tuple[Settings, Provider] | None = None
         self._templates: Templates | None = None
         self._swept = float("-inf")
-        self._holds: Holds = {}
         self.suppressions = Suppressions(app)
         self._define()
         app.events.listen(self._heard)
@@ -83,7 +97,7 @@ class Mail:
             }  # fmt: skip
             return await self._run(context, {n: v for n, v in given.items() if v is not None} | more)
 
-        self._app.task(EMAIL_SEND, queue=QUEUE, audit_action=EMAIL_SENT)(email_send)
+        self._app.task(EMAIL_SEND, queue=QUEUE, audit_action=EMAIL_SENT, **self._options)(email_send)
 
     async def _run(self, context: Context, given: Mapping[str, Any]) -> dict[str, Any]:
         app, db = self._app, self._app.engine.db
@@ -94,7 +108,7 @@ class Mail:
                 raise PermanentError(error.verdict.reason) from None
             await db.arun(pause, app, context.job.queue, "", error.verdict.reason)
             raise Snooze(error.verdict.reason, after=1.0) from None
-        sending = Sending(app, context, provider, self.templates, self._holds)
+        sending = Sending(app, context, provider, self.templates)
         out = await sending.run(given)
         now = app.engine.clock.monotonic()
         if now - self._swept >= SWEEP:
@@ -137,7 +151,12 @@ class Mail:
             checked = filled_in(fields, self.templates)
         settings = self._app.settings
         # the one who sends may be known where the worker runs only
-        read_letter(checked, sender=settings.mail_from or "unknown@example.invalid", most=settings.mail_attachments)
+        letter = read_letter(checked, sender=settings.mail_from or "unknown@example.invalid", most=settings.mail_attachments)  # fmt: skip
+        if letter.attachments:
+            with contextlib.suppress(Undelivered):  # it may be configured where the worker runs only
+                provider = self.provider()
+                if isinstance(provider, ChecksSize):
+                    provider.check_size(letter)
         return fields, options
 
     def resend(self, job: int, reason: str = "", *, tenant: str | None = None, actor: str = "code") -> Job:

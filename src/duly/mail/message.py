@@ -11,7 +11,7 @@ import mimetypes
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from duly.kernel.clock import to_micros
@@ -101,6 +101,13 @@ class Message:
     def to_pending(self) -> Letter:
         """The letter to nobody but those who are to get it now, as a provider wants it that sends to whom it finds in the fields."""
         return self.letter.only(frozenset(address.lower() for address in self.pending))
+
+
+def sample(letter: Letter) -> Message:
+    """A message of this letter to everyone, for measuring it."""
+    mark = "x" * 60
+    everyone = tuple(mailbox.address for _, mailbox in letter.recipients())
+    return Message(letter, f"<{mark}@{letter.sender.domain}>", datetime(2026, 1, 1, tzinfo=UTC), everyone)
 
 
 def message_key(mark: str, created_at: datetime | None, job: int) -> str:

@@ -16,9 +16,12 @@ from sqlalchemy import Connection, delete, exists, select, update
 from duly.audit.store import record
 from duly.audit.tables import audit_log
 from duly.jobs.tables import jobs, jobs_done, system_state
+from duly.kernel.verdict import Kind
 from duly.mail.address import without_addresses
-from duly.mail.plan import RELEASED, Delivery, State
+from duly.mail.plan import RELEASED, Delivery, Hold, State
 from duly.mail.tables import mail_deliveries as deliveries
+from duly.mail.tables import mail_events as events
+from duly.mail.tables import mail_holds as holds
 from duly.mail.tables import mail_suppressions as suppressions
 from duly.storage.database import Database
 from duly.storage.rows import insert_into
@@ -207,7 +210,53 @@ class MailStore:
         d = deliveries.c
         gone = ~exists().where(jobs.c.id == d.job_id) & ~exists().where(jobs_done.c.id == d.job_id)
         old = select(d.job_id).where(d.updated_at < before, gone).distinct().limit(PRUNED)
+        connection.execute(delete(events).where(events.c.at < before))
+        connection.execute(delete(holds).where(holds.c.until < before))
         return connection.execute(delete(deliveries).where(d.job_id.in_(old.scalar_subquery()))).rowcount
+
+    # ------------------------------------------------------------------ holds
+
+    def hold(self, connection: Connection, queue: str, provider: str) -> Hold | None:
+        """The hold of a provider in a queue, which may have passed."""
+        h = holds.c
+        query = select(h.until, h.reason, h.kind, h.since, h.failures, h.holds_queue, h.probed_until)
+        row = connection.execute(query.where(h.queue == queue, h.provider == provider)).first()
+        if row is None:
+            return None
+        return Hold(row.until, row.reason, Kind(row.kind), row.since, row.failures, row.holds_queue, row.probed_until)
+
+    def keep_hold(self, connection: Connection, queue: str, provider: str, hold: Hold) -> None:
+        values = {
+            "kind": hold.kind.value, "reason": without_addresses(hold.reason), "since": hold.since, "until": hold.until,
+            "probed_until": None, "failures": hold.failures, "holds_queue": hold.holds_queue,
+        }  # fmt: skip
+        statement = self._insert_into(holds).values(queue=queue, provider=provider, **values)
+        connection.execute(statement.on_conflict_do_update(index_elements=[holds.c.queue, holds.c.provider], set_=values))  # fmt: skip
+
+    def probe(self, connection: Connection, queue: str, provider: str, seen: Hold, until: datetime) -> bool:
+        """Be the one that tries whether the other side is back. False: another message is."""
+        h = holds.c
+        mine = (h.queue == queue, h.provider == provider, h.until == seen.until)
+        free = h.probed_until.is_(None) if seen.probed_until is None else h.probed_until == seen.probed_until
+        return connection.execute(update(holds).where(*mine, free).values(probed_until=until)).rowcount == 1
+
+    def end_hold(self, connection: Connection, queue: str, provider: str, seen: Hold) -> bool:
+        """The other side has answered. A hold that began meanwhile stays. False: so it was, or another message was faster."""
+        h = holds.c
+        gone = delete(holds).where(h.queue == queue, h.provider == provider, h.until == seen.until)
+        return connection.execute(gone).rowcount == 1
+
+    # ------------------------------------------------------------------ events
+
+    def note(self, connection: Connection, ident: str, kind: str, *, queue: str | None = None, job: int | None = None) -> bool:  # fmt: skip
+        """Write down that something happened. False: it is on record already."""
+        values = {"id": ident, "kind": kind, "queue": queue, "job_id": job, "at": self.db.present(connection)}
+        statement = self._insert_into(events).values(**values).on_conflict_do_nothing()
+        return connection.execute(statement.returning(events.c.id)).first() is not None
+
+    def forget(self, connection: Connection, ident: str) -> None:
+        """Take an event off the record."""
+        connection.execute(delete(events).where(events.c.id == ident))
 
     # ------------------------------------------------------------------ suppressions
 

@@ -1,8 +1,8 @@
-"""The tables of the mail room: what became of each recipient of a job, and who is not written to."""
+"""The tables of the mail room: the outcome for each recipient of a job, suppressed addresses, held providers, and reported events."""
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Index, Integer, PrimaryKeyConstraint, Table, Text
+from sqlalchemy import Boolean, CheckConstraint, Column, Index, Integer, PrimaryKeyConstraint, Table, Text
 
 from duly.storage.schema import metadata
 from duly.storage.types import Id, Instant
@@ -31,6 +31,8 @@ mail_deliveries = Table(
     CheckConstraint("state IN ('unknown', 'accepted', 'refused', 'suppressed')", name="state"),
 )
 Index("ix_mail_deliveries_updated", mail_deliveries.c.updated_at)
+#: A bounce names a recipient, and asks who wrote to them.
+Index("ix_mail_deliveries_recipient", mail_deliveries.c.recipient)
 
 mail_suppressions = Table(
     "mail_suppressions",
@@ -41,5 +43,42 @@ mail_suppressions = Table(
     Column("reason", Text),
     Column("created_at", Instant, nullable=False),
     Column("created_by", Text, nullable=False),
+    #: What put it there: ``bounce`` or ``complaint``, and through which provider; NULL: a person or a program.
+    Column("source", Text),
     PrimaryKeyConstraint("tenant", "address"),
 )
+
+mail_holds = Table(
+    "mail_holds",
+    metadata,
+    Column("queue", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    #: ``away``, ``throttled`` or ``quota`` (``kernel.verdict.Kind``).
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    #: Since when, without a message in between that went through.
+    Column("since", Instant, nullable=False),
+    #: Nothing is handed over before.
+    Column("until", Instant, nullable=False),
+    #: One message tries whether the other side is back; the others wait until then.
+    Column("probed_until", Instant),
+    #: How often in a row it was away.
+    Column("failures", Integer, nullable=False),
+    #: Is the queue held too, so that no job of it is claimed?
+    Column("holds_queue", Boolean, nullable=False),
+    PrimaryKeyConstraint("queue", "provider"),
+)
+
+mail_events = Table(
+    "mail_events",
+    metadata,
+    #: ``unknown:JOB``, or what the other side calls its event, behind its name.
+    Column("id", Text, nullable=False),
+    #: ``unknown``: a job ended while no one knows whether its message was taken. ``bounce``, ``complaint``: what a provider reported.
+    Column("kind", Text, nullable=False),
+    Column("queue", Text),
+    Column("job_id", Id),
+    Column("at", Instant, nullable=False),
+    PrimaryKeyConstraint("id"),
+)
+Index("ix_mail_events_kind", mail_events.c.kind, mail_events.c.at)

@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 
 from duly.kernel.verdict import Kind, Refusal, Verdict
 from duly.mail.address import without_addresses
+
+
+class Owner(StrEnum):
+    """Whose fault an answer is."""
+
+    #: This message: its size, its content, its fields.
+    MESSAGE = "message"
+    #: This recipient.
+    RECIPIENT = "recipient"
+    #: The address that sends. If the message names it itself, the message is at fault; if the settings do, the account is.
+    SENDER = "sender"
+    #: The account at the provider: credentials, permissions, limits.
+    ACCOUNT = "account"
+    #: The server or relay that was asked.
+    SERVER = "server"
+    #: The way there.
+    NETWORK = "network"
 
 
 class Undelivered(Refusal):
@@ -17,9 +35,11 @@ class Undelivered(Refusal):
         super().__init__(replace(verdict, reason=without_addresses(verdict.reason)))
 
 
-def undelivered(kind: Kind, reason: str, after: float | None = None, until: datetime | None = None) -> Undelivered:
-    """The error of a verdict, cleared of addresses."""
-    return Undelivered(Verdict(kind, reason, after, until))
+def undelivered(
+    kind: Kind, reason: str, after: float | None = None, until: datetime | None = None, owner: str = ""
+) -> Undelivered:
+    """Return the error of a verdict, cleared of addresses."""
+    return Undelivered(Verdict(kind, reason, after, until, owner))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from duly.mail.message import Message
+from duly.mail.message import Letter, Message
 from duly.mail.verdict import Receipt
 
 
@@ -27,4 +27,13 @@ class Provider(Protocol):
 
     async def check(self) -> str:
         """Look whether the configuration works, without sending anything. Returns what was found; raises Undelivered."""
+        ...
+
+
+@runtime_checkable
+class ChecksSize(Protocol):
+    """A provider that takes no messages above a size, and knows it before it sends."""
+
+    def check_size(self, letter: Letter) -> None:
+        """Raises InvalidArgument."""
         ...

@@ -2,6 +2,10 @@
 
 https://learn.microsoft.com/graph/api/user-sendmail, https://learn.microsoft.com/entra/identity-platform/v2-oauth2-client-creds-grant-flow.
 202 means accepted. There is no idempotency key: an answer that does not come is an unknown outcome.
+
+JSON carries one body, so a message with ``text`` and ``html`` goes as MIME. MIME travels in base64 once more, and Graph always keeps a copy
+of it in Sent Items: where it would be too large, or ``graph_save`` is off, such a message goes as JSON with its HTML, from which Exchange makes
+a text of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -16,16 +21,22 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from duly.kernel.clock import Clock
+from duly.kernel.errors import InvalidArgument
 from duly.kernel.verdict import Kind, Verdict
 from duly.mail.address import Mailbox
-from duly.mail.message import Message
-from duly.mail.providers.http import Answered, checked_url, request, retry_after
-from duly.mail.verdict import Receipt, undelivered
+from duly.mail.message import Letter, Message, sample
+from duly.mail.mime import compose, needs_utf8
+from duly.mail.providers.http import Answered, checked_url, request, retry_after, too_large
+from duly.mail.verdict import Owner, Receipt, Undelivered, undelivered
 from duly.settings import Settings
 
 #: A token is fetched anew so many seconds before it expires, or after half of its life if that is shorter.
 MARGIN = 300.0
 SCOPE = "https://graph.microsoft.com/.default"
+#: The largest request, in bytes (413 beyond).
+LARGEST = 4 * 1024 * 1024
+#: The wait where a limit is reached and no Retry-After is given, in seconds.
+QUOTA = 3600.0
 
 
 class GraphProvider:
@@ -38,34 +49,54 @@ class GraphProvider:
         self._tenant, self._id = settings.graph_tenant, settings.graph_client_id
         self._secret, self._timeout, self._clock = settings.graph_client_secret, settings.mail_timeout, clock
         self._url = checked_url(settings.graph_url, "graph_url")
+        self._save = settings.graph_save
         self._token_url = checked_url(settings.graph_token_url, "graph_token_url")
         #: The token, and the monotonic instant until which it is used.
         self._token, self._until = "", 0.0
 
     async def send(self, message: Message, key: str) -> Receipt:
-        content = orjson.dumps(payload(message, key))
+        kind, content = self._body(message, key)
+        if len(content) > LARGEST:
+            raise undelivered(
+                Kind.PERMANENT, f"attachments: {too_large('Microsoft Graph', len(content), LARGEST)}", owner=Owner.MESSAGE
+            )  # fmt: skip
         token = await self._fresh()
         await message.ahead(message.pending)
-        answer = await self._post(message, content, token)
+        answer = await self._post(message, kind, content, token)
         if answer.status == 401:  # refused, so nothing was sent: once more with a new token
             self._forget(token)
             token = await self._fresh()
-            answer = await self._post(message, content, token)
+            answer = await self._post(message, kind, content, token)
         verdict = classify(answer, self._clock.now())
         if verdict.kind is not Kind.SENT:
             if verdict.kind is Kind.AUTH:
                 self._forget(token)
-            raise undelivered(verdict.kind, verdict.reason, verdict.after)
+            raise Undelivered(verdict)
         return Receipt(remote_id=answer.headers.get("request-id"))
+
+    def _body(self, message: Message, key: str) -> tuple[str, bytes]:
+        """(content type, body) of the request. Raises Undelivered for headers that Graph does not carry."""
+        letter = message.letter
+        if letter.text is not None and letter.html is not None and self._save and not needs_utf8(message):
+            content = mime(message, key)
+            if len(content) <= LARGEST:
+                return "text/plain", content
+        return "application/json", orjson.dumps(payload(message, key, self._save))
+
+    def check_size(self, letter: Letter) -> None:
+        """Refuse a letter that is too large. Raises InvalidArgument."""
+        size = len(orjson.dumps(payload(sample(letter), "x" * 60, self._save)))
+        if size > LARGEST:
+            raise InvalidArgument("attachments", too_large("Microsoft Graph", size, LARGEST))
 
     async def check(self) -> str:
         self._forget(self._token)
         await self._fresh()
         return "a token was given out"
 
-    async def _post(self, message: Message, content: bytes, token: str) -> Answered:
+    async def _post(self, message: Message, kind: str, content: bytes, token: str) -> Answered:
         url = f"{self._url}/users/{quote(message.letter.sender.address, safe='@')}/sendMail"
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
         return await request("POST", url, timeout=self._timeout, headers=headers, content=content, sends=True)
 
     # ------------------------------------------------------------------ the token
@@ -91,7 +122,7 @@ class GraphProvider:
         )  # fmt: skip
         verdict = classify_token(answer, self._clock.now())
         if verdict.kind is not Kind.SENT:
-            raise undelivered(verdict.kind, verdict.reason, verdict.after)
+            raise Undelivered(verdict)
         seconds_left = _life(answer.body.get("expires_in"))
         self._token, self._until = (
             str(answer.body["access_token"]),
@@ -109,23 +140,72 @@ def _life(expires_in: object) -> float:
     return max(0.0, found) if math.isfinite(found) else 0.0
 
 
+#: Errors of Entra that pass (AADSTS…): it is busy, or has been asked too often.
+_PASSING = frozenset({50196, 90006, 90033, 90036, 90055})
+
+
 def classify_token(answer: Answered, now: datetime) -> Verdict:
-    """What an answer to a token request means."""
+    """Return what an answer to a token request means. No message is at fault, so none ends: the queue waits, or is paused."""
     if answer.status == 200 and answer.body.get("access_token"):
         return Verdict(Kind.SENT)
-    codes = answer.body.get("error_codes")
-    said = [f"AADSTS{code}" for code in codes if isinstance(code, int)] if isinstance(codes, list) else []
-    reason = " ".join([f"no token of Microsoft Graph: {answer.status}", str(answer.body.get("error") or ""), *said])
+    found = answer.body.get("error_codes")
+    codes = [code for code in found if isinstance(code, int)] if isinstance(found, list) else []
+    said = [f"AADSTS{code}" for code in codes]
+    error = str(answer.body.get("error") or "")
+    reason = " ".join([f"no token of Microsoft Graph: {answer.status}", error, *said])
     after = retry_after(answer, now)
     if answer.status == 429:
-        return Verdict(Kind.THROTTLED, reason, 1.0 if after is None else after)
-    if answer.status in (408, 425) or answer.status >= 500:
-        return Verdict(Kind.TRANSIENT, reason, after)
-    return Verdict(Kind.AUTH, reason)
+        return Verdict(Kind.THROTTLED, reason, 1.0 if after is None else after, owner=Owner.ACCOUNT)
+    passes = answer.status in (408, 425, 499) or answer.status >= 500 or error == "temporarily_unavailable"
+    if passes or _PASSING.intersection(codes) or (answer.status != 200 and not error):
+        return Verdict(Kind.AWAY, reason, after, owner=Owner.SERVER)  # without an error it was not Entra that answered
+    return Verdict(Kind.AUTH, reason, owner=Owner.ACCOUNT)
+
+
+_MESSAGE, _SENDER, _ACCOUNT = (Owner.MESSAGE, Kind.PERMANENT), (Owner.SENDER, Kind.AUTH), (Owner.ACCOUNT, Kind.AUTH)
+#: Error codes: whose fault, and what follows, whatever the status is. https://learn.microsoft.com/graph/errors,
+#: https://learn.microsoft.com/exchange/client-developer/web-service-reference/responsecode
+MEANINGS: dict[str, tuple[Owner, Kind]] = {
+    # the mailbox that sends, or what the application may do with it
+    "ErrorAccessDenied": _SENDER, "AccessDenied": _SENDER, "accessDenied": _SENDER, "ErrorSendAsDenied": _SENDER,
+    "ErrorSendOnBehalfOfDenied": _SENDER, "ErrorInvalidUser": _SENDER, "ErrorNonExistentMailbox": _SENDER, "ResourceNotFound": _SENDER,
+    "Request_ResourceNotFound": _SENDER, "MailboxNotEnabledForRESTAPI": _SENDER, "MailboxNotSupportedForRESTAPI": _SENDER,
+    "MailboxNotHostedInExchangeOnline": _SENDER, "ErrorMissingEmailAddress": _SENDER, "ErrorAccountDisabled": _SENDER,
+    "Authorization_RequestDenied": _ACCOUNT, "Authorization_IdentityDisabled": _ACCOUNT, "InvalidAuthenticationToken": _ACCOUNT,
+    "OrganizationFromTenantGuidNotFound": _ACCOUNT,
+    # the message
+    "ErrorInvalidRecipients": _MESSAGE, "ErrorInvalidSmtpAddress": _MESSAGE, "ErrorMimeContentInvalid": _MESSAGE,
+    "ErrorMimeContentInvalidBase64String": _MESSAGE, "ErrorMessageSizeExceeded": _MESSAGE, "ErrorAttachmentSizeLimitExceeded": _MESSAGE,
+    "ErrorContentConversionFailed": _MESSAGE, "ErrorInvalidInternetMessageHeader": _MESSAGE, "ErrorInvalidPropertySet": _MESSAGE,
+    "InvalidInternetMessageHeader": _MESSAGE, "InvalidInternetMessageHeaderCollection": _MESSAGE, "RequestBodyRead": _MESSAGE,
+    "ErrorInvalidPropertyForOperation": _MESSAGE, "ErrorRecipientNotFound": _MESSAGE,
+    # limits: of the rate, and of a mailbox or a day
+    "ApplicationThrottled": (Owner.ACCOUNT, Kind.THROTTLED), "TooManyRequests": (Owner.ACCOUNT, Kind.THROTTLED),
+    "activityLimitReached": (Owner.ACCOUNT, Kind.THROTTLED), "MailboxConcurrency": (Owner.ACCOUNT, Kind.THROTTLED),
+    "ErrorExceededConnectionCount": (Owner.ACCOUNT, Kind.THROTTLED), "ErrorServerBusy": (Owner.SERVER, Kind.THROTTLED),
+    "ErrorTooManyObjectsOpened": (Owner.ACCOUNT, Kind.THROTTLED), "TooManyRequestsForMailbox": (Owner.ACCOUNT, Kind.THROTTLED),
+    "ErrorExceededMessageLimit": (Owner.ACCOUNT, Kind.QUOTA), "ErrorSubmissionQuotaExceeded": (Owner.ACCOUNT, Kind.QUOTA),
+    "ErrorQuotaExceeded": (Owner.ACCOUNT, Kind.QUOTA), "ErrorMessageSubmissionBlocked": (Owner.ACCOUNT, Kind.QUOTA),
+    "ErrorMessageTransientError": (Owner.SERVER, Kind.UNKNOWN), "ErrorInternalServerTransientError": (Owner.SERVER, Kind.UNKNOWN),
+    # it says of itself that it cannot take anything
+    "serviceNotAvailable": (Owner.SERVER, Kind.AWAY), "ServiceUnavailable": (Owner.SERVER, Kind.AWAY),
+    "ErrorMailboxStoreUnavailable": (Owner.SERVER, Kind.AWAY), "ErrorMailboxMoveInProgress": (Owner.SERVER, Kind.AWAY),
+    "MailboxInfoStale": (Owner.SERVER, Kind.AWAY), "ErrorConnectionFailed": (Owner.SERVER, Kind.AWAY),
+}  # fmt: skip
+#: Statuses, where the code is none of these.
+STATUSES: dict[int, tuple[Owner, Kind]] = {
+    401: _ACCOUNT, 413: _MESSAGE, 429: (Owner.ACCOUNT, Kind.THROTTLED), 509: (Owner.ACCOUNT, Kind.THROTTLED), 507: (Owner.ACCOUNT, Kind.QUOTA),
+    # a gateway that gave up waiting says nothing of what is behind it
+    408: (Owner.SERVER, Kind.UNKNOWN), 499: (Owner.SERVER, Kind.UNKNOWN),
+}  # fmt: skip
 
 
 def classify(answer: Answered, now: datetime) -> Verdict:
-    """What an answer to sendMail means. 401 stands for one that came with a new token too."""
+    """Return what an answer to sendMail means. A 401 here came with a new token too.
+
+    What no table knows never ends a message: below 500 it was not taken, and is tried again; from 500 on nobody knows, because a gateway
+    answers so too when the message is behind it already. A 503 that names a wait was not taken.
+    """
     status = answer.status
     if status == 202:
         return Verdict(Kind.SENT)
@@ -133,21 +213,35 @@ def classify(answer: Answered, now: datetime) -> Verdict:
     code = str(error.get("code") or "") if isinstance(error, dict) else ""
     said = f"Microsoft Graph answered {status} {code}".rstrip()
     after = retry_after(answer, now)
-    if status == 429:
-        return Verdict(Kind.THROTTLED, said, 1.0 if after is None else after)
-    if status == 401:
-        return Verdict(Kind.AUTH, said)
-    if status in (408, 425, 503, 504):
-        return Verdict(Kind.TRANSIENT, said, after)
     if status < 300:
-        return Verdict(Kind.UNKNOWN, f"{said}, which is no answer of its own")
-    if status >= 500:  # it broke somewhere on the way, and there is no key to ask by
-        return Verdict(Kind.UNKNOWN, said)
-    return Verdict(Kind.PERMANENT, said)
+        return Verdict(Kind.UNKNOWN, f"{said}, which is no answer of its own", owner=Owner.SERVER)
+    found = MEANINGS.get(code) or STATUSES.get(status)
+    if found is None and status == 503 and after is not None:
+        found = (Owner.SERVER, Kind.AWAY)
+    if found is None:
+        found = (Owner.SERVER, Kind.UNKNOWN if status >= 500 else Kind.TRANSIENT)
+    owner, kind = found
+    if kind is Kind.THROTTLED:
+        after = 1.0 if after is None else after
+    if kind is Kind.QUOTA:
+        after = after or QUOTA
+    return Verdict(kind, said, after, owner=owner)
 
 
-def payload(message: Message, key: str) -> dict[str, Any]:
-    """The body of sendMail, to those who are to get it now. Raises Undelivered for headers that Graph does not carry."""
+def mime(message: Message, key: str) -> bytes:
+    """The body of sendMail in MIME, to those who are to get it now. Who gets a blind copy is named in it, and Exchange takes the line out."""
+    letter = message.to_pending()
+    composed = compose(replace(message, letter=letter))
+    if letter.bcc:
+        composed["Bcc"] = ", ".join(mailbox.address for mailbox in letter.bcc)
+        if not letter.to and not letter.cc:
+            del composed["To"]
+    composed["x-duly-key"] = key
+    return base64.b64encode(composed.as_bytes())
+
+
+def payload(message: Message, key: str, save: bool = True) -> dict[str, Any]:
+    """The body of sendMail in JSON, to those who are to get it now. Raises Undelivered for headers that Graph does not carry."""
     letter = message.to_pending()
     for name, _ in letter.headers:
         if not name.lower().startswith("x-"):
@@ -178,7 +272,7 @@ def payload(message: Message, key: str) -> dict[str, Any]:
             }
             for a in letter.attachments
         ]  # fmt: skip
-    return {"message": out}
+    return {"message": out} if save else {"message": out, "saveToSentItems": False}
 
 
 def _recipients(mailboxes: Sequence[Mailbox]) -> list[dict[str, Any]]:

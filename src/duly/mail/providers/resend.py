@@ -15,15 +15,18 @@ import orjson
 
 from duly._version import __version__
 from duly.kernel.clock import Clock
+from duly.kernel.errors import InvalidArgument
 from duly.kernel.verdict import Kind, Verdict
 from duly.mail.address import Mailbox
-from duly.mail.message import Message
-from duly.mail.providers.http import Answered, checked_url, request, retry_after
-from duly.mail.verdict import Answer, Receipt, undelivered
+from duly.mail.message import Letter, Message, sample
+from duly.mail.providers.http import Answered, checked_url, request, retry_after, too_large
+from duly.mail.verdict import Answer, Owner, Receipt, Undelivered, undelivered
 from duly.settings import Settings
 
 #: Resend remembers a key for 24 hours; an hour of that is left for clocks and for the request itself.
 REMEMBERS = 23 * 3600.0
+#: The largest message, in bytes: 40 MB with its attachments in base64.
+LARGEST = 40 * 1000 * 1000
 
 
 class ResendProvider:
@@ -39,14 +42,24 @@ class ResendProvider:
 
     async def send(self, message: Message, key: str) -> Receipt:
         body = orjson.dumps(payload(message))
+        if len(body) > LARGEST:
+            raise undelivered(
+                Kind.PERMANENT, f"attachments: {too_large('Resend', len(body), LARGEST)}", owner=Owner.MESSAGE
+            )
         await message.ahead(message.pending)
         answer = await self._ask("POST", "/emails", body, {"Idempotency-Key": key}, sends=True)
         verdict = classify(answer, self._clock.now())
         if answer.status == 409 and verdict.kind is Kind.UNKNOWN:  # to ask again would bring the same answer
             return Receipt(unknown=dict.fromkeys(message.pending, Answer(409, verdict.reason)))
         if verdict.kind is not Kind.SENT:
-            raise undelivered(verdict.kind, verdict.reason, verdict.after, verdict.until)
+            raise Undelivered(verdict)
         return Receipt(remote_id=str(answer.body["id"]))
+
+    def check_size(self, letter: Letter) -> None:
+        """Refuse a letter that is too large. Raises InvalidArgument."""
+        size = len(orjson.dumps(payload(sample(letter))))
+        if size > LARGEST:
+            raise InvalidArgument("attachments", too_large("Resend", size, LARGEST))
 
     async def check(self) -> str:
         answer = await self._ask("GET", "/domains", None, {})
@@ -54,8 +67,7 @@ class ResendProvider:
             return "the key is good, for sending only"
         if answer.status == 200 and isinstance(answer.body.get("data"), list):
             return "the key is good"
-        verdict = classify(answer, self._clock.now())
-        raise undelivered(verdict.kind, verdict.reason, verdict.after, verdict.until)
+        raise Undelivered(classify(answer, self._clock.now()))
 
     async def _ask(
         self, method: str, path: str, content: bytes | None, more: dict[str, str], sends: bool = False
@@ -68,10 +80,52 @@ class ResendProvider:
         )
 
 
-def classify(answer: Answered, now: datetime) -> Verdict:
-    """What an answer of Resend means. ``now``: for a quota whose reset is not named.
+#: (status, name), and for any name (status, ""): whose fault, what follows, and what it means. https://resend.com/docs/api-reference/errors
+MEANINGS: dict[tuple[int, str], tuple[Owner, Kind, str]] = {
+    (400, "validation_error"): (Owner.MESSAGE, Kind.PERMANENT, ""),
+    (400, "invalid_idempotency_key"): (Owner.MESSAGE, Kind.PERMANENT, ""),
+    (401, ""): (Owner.ACCOUNT, Kind.AUTH, ""),
+    (403, "invalid_api_key"): (Owner.ACCOUNT, Kind.AUTH, ""),
+    (403, "suspended_api_key"): (Owner.ACCOUNT, Kind.AUTH, ""),
+    (403, "restricted_api_key"): (Owner.ACCOUNT, Kind.AUTH, ""),
+    (403, "validation_error"): (Owner.SENDER, Kind.AUTH, "it does not accept the sender: is the domain verified there?"),
+    (404, "not_found"): (Owner.ACCOUNT, Kind.AUTH, "there is no such endpoint: look at resend_url"),
+    (405, "method_not_allowed"): (Owner.ACCOUNT, Kind.AUTH, "there is no such endpoint: look at resend_url"),
+    (409, "concurrent_idempotent_requests"): (Owner.MESSAGE, Kind.BUSY, ""),
+    (409, "invalid_idempotent_request"): (Owner.MESSAGE, Kind.UNKNOWN, "a message was sent under this key before, and this one differs from it"),
+    (409, ""): (Owner.MESSAGE, Kind.UNKNOWN, "a message was sent under this key before, and this one differs from it"),
+    (413, ""): (Owner.MESSAGE, Kind.PERMANENT, "the message is too large"),
+    (422, "missing_required_field"): (Owner.MESSAGE, Kind.PERMANENT, ""),
+    (422, "invalid_parameter"): (Owner.MESSAGE, Kind.PERMANENT, ""),
+    (422, "invalid_attachment"): (Owner.MESSAGE, Kind.PERMANENT, ""),
+    (422, "validation_error"): (Owner.MESSAGE, Kind.PERMANENT, ""),
+    (422, "invalid_from_address"): (Owner.SENDER, Kind.AUTH, "it does not accept the sender"),
+    (429, "daily_quota_exceeded"): (Owner.ACCOUNT, Kind.QUOTA, ""),
+    (429, "monthly_quota_exceeded"): (Owner.ACCOUNT, Kind.QUOTA, ""),
+    (429, ""): (Owner.ACCOUNT, Kind.THROTTLED, ""),
+    (451, "security_error"): (Owner.ACCOUNT, Kind.AUTH, "the account is stopped for its security"),
+    # before it was looked at, or after it was sent: nobody can tell, and the key can
+    (408, ""): (Owner.SERVER, Kind.UNKNOWN, ""),
+    (425, ""): (Owner.SERVER, Kind.UNKNOWN, ""),
+    (499, ""): (Owner.SERVER, Kind.UNKNOWN, ""),
+}  # fmt: skip
+#: Names that mean the same with each status.
+ANYWHERE: dict[str, tuple[Owner, Kind, str]] = {
+    "missing_api_key": (Owner.ACCOUNT, Kind.AUTH, ""),
+    "restricted_api_key": (Owner.ACCOUNT, Kind.AUTH, ""),
+    "invalid_api_key": (Owner.ACCOUNT, Kind.AUTH, ""),
+    "suspended_api_key": (Owner.ACCOUNT, Kind.AUTH, ""),
+    "rate_limit_exceeded": (Owner.ACCOUNT, Kind.THROTTLED, ""),
+    "daily_quota_exceeded": (Owner.ACCOUNT, Kind.QUOTA, ""),
+    "monthly_quota_exceeded": (Owner.ACCOUNT, Kind.QUOTA, ""),
+}  # fmt: skip
 
-    "unknown" is what its memory of keys clears up: after a failure on its side the message may be out, and the key's day has begun.
+
+def classify(answer: Answered, now: datetime) -> Verdict:
+    """Return what an answer of Resend means. ``now``: for a quota whose reset is not named.
+
+    UNKNOWN is cleared up by its memory of keys: after a failure on its side the message may be out, and the key's day has begun. An answer
+    below 500 that the table does not know means that nothing was sent; the message is tried again.
     """
     status, name = answer.status, str(answer.body.get("name") or "")
     if status == 200 and answer.body.get("id"):
@@ -79,23 +133,21 @@ def classify(answer: Answered, now: datetime) -> Verdict:
     said = f"Resend answered {status} {name}".rstrip()
     after = retry_after(answer, now)
     message = str(answer.body.get("message") or "")
-    if status == 409:
-        if name == "concurrent_idempotent_requests":
-            return Verdict(Kind.BUSY, said, after)
-        return Verdict(Kind.UNKNOWN, f"{said}: a message was sent under this key before, and this one differs from it")
-    if status == 429:
-        if name in ("daily_quota_exceeded", "monthly_quota_exceeded"):
-            return Verdict(Kind.QUOTA, said, after) if after else Verdict(Kind.QUOTA, said, until=_reset(name, now))
-        return Verdict(Kind.THROTTLED, said, 1.0 if after is None else after)
-    if name in ("missing_api_key", "restricted_api_key", "invalid_api_key", "suspended_api_key") or status == 401:
-        return Verdict(Kind.AUTH, said)
+    found = MEANINGS.get((status, name)) or ANYWHERE.get(name) or MEANINGS.get((status, ""))
     if status == 400 and "api key" in message.lower():
-        return Verdict(Kind.AUTH, said)
-    if status in (408, 425) or status >= 500:
-        return Verdict(Kind.UNKNOWN, said, after)
-    if status < 300:
-        return Verdict(Kind.UNKNOWN, f"{said}, which is no answer of its own")
-    return Verdict(Kind.PERMANENT, f"{said}: {message}" if message else said)
+        found = (Owner.ACCOUNT, Kind.AUTH, "")
+    if found is None:
+        if status < 300:
+            return Verdict(Kind.UNKNOWN, f"{said}, which is no answer of its own", owner=Owner.SERVER)
+        return Verdict(Kind.UNKNOWN if status >= 500 else Kind.TRANSIENT, said, after, owner=Owner.SERVER)
+    owner, kind, meaning = found
+    if kind is Kind.QUOTA:
+        reset = None if after else _reset(name, now)
+        return Verdict(kind, said, after or None, reset, owner)
+    if kind is Kind.THROTTLED:
+        return Verdict(kind, said, 1.0 if after is None else after, owner=owner)
+    meaning = meaning or (message if kind in (Kind.PERMANENT, Kind.AUTH) and owner is not Owner.ACCOUNT else "")
+    return Verdict(kind, f"{said}: {meaning}" if meaning else said, after, owner=owner)
 
 
 def _reset(name: str, now: datetime) -> datetime:

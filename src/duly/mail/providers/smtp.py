@@ -10,7 +10,6 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import aiosmtplib
@@ -21,14 +20,14 @@ from duly.mail.address import without_addresses
 from duly.mail.message import Message
 from duly.mail.mime import compose, needs_utf8
 from duly.mail.providers.http import is_loopback
-from duly.mail.verdict import Answer, Receipt, Undelivered, undelivered
+from duly.mail.providers.smtp_replies import Step, classify
+from duly.mail.verdict import Answer, Owner, Receipt, Undelivered, undelivered
 from duly.settings import Settings
 
-Step = Literal["connect", "login", "sender", "recipient", "data", "text"]
-#: Codes by which a server asks for other credentials, wherever they come.
-_CREDENTIALS = frozenset({530, 534, 535, 538})
 #: Seconds that a goodbye may take.
 GOODBYE = 2.0
+#: Answers that are about everything that is sent, and not about this message.
+_OF_ALL = frozenset({Kind.AWAY, Kind.THROTTLED, Kind.QUOTA})
 _LOST = (aiosmtplib.SMTPServerDisconnected, aiosmtplib.SMTPTimeoutError, OSError)
 
 
@@ -47,10 +46,21 @@ class SmtpProvider:
             raise undelivered(Kind.AUTH, "smtp_url is not smtp://host:port or smtps://host:port")
         self._user = unquote(url.username) if url.username else None
         self._password = unquote(url.password) if url.password else None
-        self._timeout, self._tls = settings.mail_timeout, tls
-        self._from_start = url.scheme == "smtps"
-        self._starttls = not self._from_start and (tls is not None or not is_loopback(self._host))
-        self._port = port or (465 if self._from_start else 587)
+        self._timeout, self._from_start = settings.mail_timeout, url.scheme == "smtps"
+        self._ehlo = settings.smtp_ehlo or socket.gethostname() or "localhost"
+        if not (self._ehlo.isascii() and self._ehlo.isprintable() and " " not in self._ehlo):
+            raise undelivered(Kind.AUTH, "smtp_ehlo (DULY_SMTP_EHLO) is not a host name or an address in brackets")
+        self._tls = tls or _trusting(settings.smtp_ca)
+        plain = not self._from_start and self._host.lower() in _hosts(settings.smtp_plain)
+        self._starttls = not self._from_start and not plain and (tls is not None or not is_loopback(self._host))
+        if plain and self._user is not None and not is_loopback(self._host) and not settings.smtp_plain_password:
+            raise undelivered(
+                Kind.AUTH,
+                f"smtp_url has a password, and smtp_plain says that {self._host} is reached without TLS: the password would cross the network "
+                "in the clear. Leave it out, use TLS, or set smtp_plain_password (DULY_SMTP_PLAIN_PASSWORD=true)",
+                owner=Owner.ACCOUNT,
+            )
+        self._port = port or (465 if self._from_start else 25 if plain else 587)
 
     async def send(self, message: Message, key: str) -> Receipt:
         client = await self._connected()
@@ -73,29 +83,51 @@ class SmtpProvider:
     async def _connected(self) -> aiosmtplib.SMTP:
         """A connection that is logged in. Raises Undelivered."""
         client = aiosmtplib.SMTP(
-            hostname=self._host, port=self._port, timeout=self._timeout, use_tls=self._from_start, start_tls=self._starttls,
-            tls_context=self._tls, local_hostname=socket.gethostname() or "localhost",
+            hostname=self._host, port=self._port, timeout=self._timeout, use_tls=self._from_start, start_tls=False,
+            tls_context=self._tls, local_hostname=self._ehlo,
         )  # fmt: skip
         step: Step = "connect"
         try:
             await client.connect()
+            step = "ehlo"
+            await client.ehlo()
+            if self._starttls:
+                if not client.supports_extension("starttls"):
+                    raise undelivered(Kind.AUTH, f"the mail server {self._host} offers no TLS (STARTTLS). {self._without_tls}", owner=Owner.SERVER)  # fmt: skip
+                step = "tls"
+                await client.starttls()
+                step = "ehlo"
+                await client.ehlo()
             step = "login"
             if self._user is not None:
                 await client.login(self._user, self._password or "")
+        except Undelivered:
+            client.close()
+            raise
         except aiosmtplib.SMTPResponseException as error:
             client.close()
             raise Undelivered(classify(error.code, error.message, step)) from None
         except _LOST as error:
             client.close()
-            if isinstance(error, ssl.SSLError) or isinstance(error.__cause__, ssl.SSLError):
+            tls = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, ssl.SSLError)), None)
+            if tls is not None:
+                why = getattr(tls, "verify_message", "") or tls.reason or type(tls).__name__
                 raise undelivered(
-                    Kind.AUTH, "no TLS with the mail server: its certificate or version is not good"
-                ) from None
-            raise undelivered(Kind.TRANSIENT, f"no connection to the mail server: {type(error).__name__}") from None
-        except aiosmtplib.SMTPException as error:  # no STARTTLS there, or no way to log in that both know
+                    Kind.AUTH, f"no TLS with the mail server {self._host}: its certificate or version is not good ({why}). If your own "
+                    "authority signed it, name that certificate's file in smtp_ca (DULY_SMTP_CA)", owner=Owner.SERVER,
+                ) from None  # fmt: skip
+            owner = Owner.NETWORK if step == "connect" else Owner.SERVER
+            raise undelivered(
+                Kind.AWAY, f"no connection to the mail server: {type(error).__name__}", owner=owner
+            ) from None
+        except aiosmtplib.SMTPException as error:  # no way to log in that both know
             client.close()
-            raise undelivered(Kind.AUTH, f"the mail server does not fit: {error.message}") from None
+            raise undelivered(Kind.AUTH, f"the mail server does not fit: {error.message}", owner=Owner.ACCOUNT) from None  # fmt: skip
         return client
+
+    @property
+    def _without_tls(self) -> str:
+        return f"To send without TLS inside your own network set smtp_plain (DULY_SMTP_PLAIN={self._host})"
 
     async def _exchange(self, client: aiosmtplib.SMTP, message: Message) -> Receipt:
         utf8 = needs_utf8(message)
@@ -103,14 +135,15 @@ class SmtpProvider:
         refused, deferred = dict[str, Answer](), dict[str, Answer]()
         try:
             await client.mail(message.letter.sender.address, options=await _options(client, utf8), encoding=encoding)
-            for address in message.pending:
+            for position, address in enumerate(message.pending):
                 try:
                     await client.rcpt(address, encoding=encoding)
                 except aiosmtplib.SMTPResponseException as error:
                     verdict = classify(error.code, error.message, "recipient")
                     if verdict.kind is Kind.SENT:  # 252 and others of the kind
                         continue
-                    if verdict.kind is Kind.AUTH:
+                    # what is about everything stops the message, unless recipients before were answered: that counts
+                    if verdict.kind is Kind.AUTH or (verdict.kind in _OF_ALL and position == 0):
                         raise Undelivered(verdict) from None
                     _sorted(verdict, refused, deferred)[address] = Answer(error.code, verdict.reason)
         except aiosmtplib.SMTPResponseException as error:
@@ -143,7 +176,7 @@ class SmtpProvider:
             if verdict.kind is Kind.UNKNOWN:
                 unclear = dict.fromkeys(taken, Answer(None, verdict.reason))
                 return Receipt(refused=refused, deferred=deferred, unknown=unclear)
-            if verdict.kind is Kind.AUTH:
+            if verdict.kind is Kind.AUTH or verdict.kind in _OF_ALL:
                 raise Undelivered(verdict) from None
             _sorted(verdict, refused, deferred).update(dict.fromkeys(taken, Answer(error.code, verdict.reason)))
             return Receipt(refused=refused, deferred=deferred)
@@ -154,6 +187,23 @@ class SmtpProvider:
             said = f"the message was handed over and the mail server did not answer: {type(error).__name__}"
             return Receipt(refused=refused, deferred=deferred, unknown=dict.fromkeys(taken, Answer(None, said)))
         return Receipt(remote_id=_queued_as(said), refused=refused, deferred=deferred)
+
+
+def _hosts(text: str) -> frozenset[str]:
+    return frozenset(one.strip().lower() for one in text.split(",")) - {""}
+
+
+def _trusting(file: str) -> ssl.SSLContext | None:
+    """A context that trusts the authorities of a file, and those of the system; None where no file is named. Raises Undelivered."""
+    if not file:
+        return None
+    context = ssl.create_default_context()
+    try:
+        context.load_verify_locations(cafile=file)
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror or "it holds no certificate in PEM"
+        raise undelivered(Kind.AUTH, f"smtp_ca (DULY_SMTP_CA) cannot be read: {why}", owner=Owner.ACCOUNT) from None
+    return context
 
 
 def _watched(client: aiosmtplib.SMTP) -> Callable[[], bool]:
@@ -171,22 +221,6 @@ def _watched(client: aiosmtplib.SMTP) -> Callable[[], bool]:
 
     protocol.write = watching  # type: ignore[method-assign]
     return lambda: len(written) > 1
-
-
-def classify(code: int, said: str, step: Step) -> Verdict:
-    """What a reply that is not the hoped-for one means at a step. "text" is the end of the message's text: what is neither a yes nor a
-    no there leaves open whether it was taken. RFC 5321, section 4.3.2: the first digit decides.
-    """
-    reason = without_addresses(f"the mail server answered {code} {said}")
-    if 200 <= code < 300 and step in ("recipient", "text"):
-        return Verdict(Kind.SENT)
-    if 500 <= code < 600:
-        if code in _CREDENTIALS or step in ("connect", "login"):
-            return Verdict(Kind.AUTH, reason)
-        return Verdict(Kind.PERMANENT, reason)
-    if step == "text" and not 400 <= code < 500:
-        return Verdict(Kind.UNKNOWN, f"the message was handed over and the answer cannot be understood: {reason}")
-    return Verdict(Kind.TRANSIENT, reason)
 
 
 def _sorted(verdict: Verdict, refused: dict[str, Answer], deferred: dict[str, Answer]) -> dict[str, Answer]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, func, literal, select
+from sqlalchemy import Connection, and_, exists, func, literal, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from duly.audit.tables import audit_log, audit_seals
@@ -29,6 +29,10 @@ TICKS = ("plan", "open", "close")
 DAY = 86_400.0
 #: A worker that has been silent for longer is not asked about any more: it is gone, and its jobs were rescued.
 GONE = timedelta(hours=1)
+#: For so long what happens once is in the readings.
+LATELY = timedelta(days=1)
+#: Seconds after a hold in which a provider that is away counts as such: twice the longest wait between tries.
+MAIL_TRIES = 600.0
 
 
 def look(engine: Engine, rules: tuple[Rule, ...], connection: Connection) -> Facts:
@@ -254,6 +258,40 @@ def schedule_broken(look: Look) -> Reading:
     return Reading.of([Sample(name, max(1, failures), detail=_count(failures, "failure")) for name, failures in rows])
 
 
+# ---------------------------------------------------------------------- mail
+
+
+def mail_held(look: Look) -> Reading:
+    """Queues from which no mail leaves: paused by mail, held until a quota's end, or in front of a provider that was away twice in a row."""
+    found = {
+        name: Sample(name, 1, detail=row.paused_reason or "")
+        for name, row in look.paused.items()
+        if row.paused_by == "mail"
+    }
+    if look.any("mail_holds"):
+        from duly.mail.tables import mail_holds
+
+        c = mail_holds.c
+        # between two tries the hold of a provider that is away has just passed; without messages nothing tries
+        still = or_(and_(c.kind == "quota", c.until > look.now), and_(c.failures > 1, c.until > look.ago(MAIL_TRIES)))
+        for row in look.connection.execute(select(c.queue, c.provider, c.reason).where(still).limit(HOPS)):
+            found.setdefault(row.queue, Sample(row.queue, 1, detail=f"{row.provider}: {row.reason}"))
+    return Reading.of(list(found.values()))
+
+
+def mail_unknown(look: Look) -> Reading:
+    """Messages of the last day whose job ended while no one knew whether they were taken, and that no one has sent again since."""
+    if not look.any("mail_events"):
+        return Reading()
+    from duly.mail.tables import mail_deliveries, mail_events
+
+    e, d = mail_events.c, mail_deliveries.c
+    doubtful = exists().where(d.job_id == e.job_id, d.state == "unknown", d.holder != "released")
+    some = select(e.queue).where(e.kind == "unknown", e.at > look.now - LATELY, doubtful).limit(ROWS).subquery()
+    counted = select(some.c.queue, func.count()).group_by(some.c.queue)
+    return Reading.of([Sample(queue, n) for queue, n in look.connection.execute(counted)])
+
+
 # ---------------------------------------------------------------------- rounds
 
 
@@ -339,6 +377,7 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
     fn.__name__: fn
     for fn in (
         jobs_idle, jobs_failing, queue_failing, queue_backlog, queue_unserved, queue_paused, gate_offline, leases_stuck, worker_silent,
-        worker_unready, seals_behind, outbox_parked, outbox_waiting, schedules_overdue, schedules_missed, schedule_broken, rounds_idle, rounds_failing, rounds_late,
+        worker_unready, seals_behind, outbox_parked, outbox_waiting, schedules_overdue, schedules_missed, schedule_broken, mail_held, mail_unknown, rounds_idle,
+        rounds_failing, rounds_late,
     )
 }  # fmt: skip

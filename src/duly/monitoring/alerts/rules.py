@@ -115,6 +115,18 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             calm=0,
         ),
         Rule(
+            "mail_held", "mail", "queue", "count", 0.0, 0.0, CRITICAL,
+            "No mail leaves from queue {subject}: its provider is away, refuses the credentials, or a quota is used up.",
+            "duly queues list shows the reason; fix it, then duly queues resume NAME, or duly queues release NAME to try at once.",
+            calm=0,
+        ),
+        Rule(
+            "mail_unknown", "mail", "queue", "count", 0.0, 0.0, WARNING,
+            "The outcome of {value} messages of queue {subject} is unknown: they may have been sent, and are not sent again.",
+            "Look in the provider's log; duly mail resend JOB sends a message that did not arrive.",
+            calm=0,
+        ),
+        Rule(
             "rounds_idle", "rounds", "tick", "s", s.alerts_idle, s.alerts_idle, CRITICAL,
             "The {subject} tick of the rounds has not run for {value}; {threshold} is fine.",
             "Start a worker: each one does the ticks that are due.",
