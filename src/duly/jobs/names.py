@@ -34,6 +34,8 @@ ALIVE = 120.0
 LAST = 2_000
 #: Names that Duly's own rooms and workers define.
 OWN = ("EMAIL_SEND", "ENGINE_RUN", "DULY_ALERT")
+#: Queues that a command serves for itself, and no worker.
+OWN_QUEUES = ("mail-now",)
 
 Elsewhere = Callable[[Connection], Iterable[str]]
 
@@ -64,7 +66,7 @@ class Names:
 
     def queue(self, name: str, here: Collection[str]) -> str:
         """Warn of a queue that nobody works on. See ``check``."""
-        if name in here:
+        if name in here or name in OWN_QUEUES:
             return ""
         return self.check(
             "queue",
