@@ -105,6 +105,9 @@ class Settings:
     alerts_paused: float = _setting(14_400.0, "s", "A queue that is paused for longer is an alert.", low=1)
     alerts_gate: float = _setting(1800.0, "s", "A gate that is closed for longer is an alert.", low=1)
     alerts_outbox: float = _setting(900.0, "s", "A message of the outbox that waits for longer is an alert.", low=1)
+    alerts_outbox_away: float = _setting(
+        120.0, "s", "A destination of the outbox that cannot be reached for longer is an alert.", low=1
+    )
     alerts_schedule: float = _setting(
         300.0, "s", "A schedule that nobody looks at for longer after its moment is an alert.", low=1
     )

@@ -17,7 +17,7 @@ from duly.kernel.recurrence import Cron
 from duly.monitoring.alerts import readings
 from duly.monitoring.alerts.alert import Reading
 from duly.monitoring.alerts.looks import ROWS, SLICES
-from duly.outbox.tables import outbox
+from duly.outbox.tables import outbox, outbox_holds
 from duly.schedules.tables import schedules
 
 
@@ -315,6 +315,26 @@ def test_parked_and_waiting_messages_are_found_by_destination(world: World) -> N
         ("raise", "outbox_parked", "webhook:billing"),
         ("raise", "outbox_waiting", "webhook:billing"),
     }
+
+
+def test_a_destination_that_is_held_is_told_while_something_waits_for_it(world: World) -> None:  # R004-19
+    ago = world.ago
+    rows = [message(1, ago(minutes=9)), message(2, ago(minutes=9), destination="duly:x", ordering_key="k")]
+    facts = {"until": ago(minutes=-1), "tries": 9, "problem": "OSError", "relay": "r"}
+    held = [
+        {"destination": "webhook:billing", "kind": "refused", "since": ago(seconds=5), **facts},
+        {"destination": "duly:x", "kind": "away", "since": ago(minutes=5), **facts},
+        {"destination": "duly:empty", "kind": "away", "since": ago(minutes=5), **facts},
+    ]
+
+    def write(connection: Any) -> None:
+        connection.execute(insert(outbox), rows)
+        connection.execute(insert(outbox_holds), held)
+
+    world.app.db.write(write)
+    assert world.readings("outbox_refused") == {"webhook:billing": 5}
+    assert world.readings("outbox_away") == {"duly:x": 300}
+    assert set(world.judge()) >= {("raise", "outbox_refused", "webhook:billing"), ("raise", "outbox_away", "duly:x")}
 
 
 # --- Schedules -------------------------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_a_redriven_message_has_all_its_attempts_again(
     box = make(max_attempts=2, backoff=Backoff(base=0))
 
     def fail(message: Message) -> None:
-        raise OSError("no")
+        raise ValueError("no")
 
     recorder.then = fail
     ident = publish(box, "t:x", 1)

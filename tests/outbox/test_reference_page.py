@@ -24,7 +24,8 @@ def test_every_field_and_setting_is_there() -> None:
     names = {f"{kind.__name__}.{f.name}" for kind in kinds for f in fields(kind)}
     missing = {name for name in names if f"`{name.partition('.')[2]}`" not in PAGE}
     assert missing == set()
-    assert {f.name for f in fields(Backlog)} <= {f.name for f in fields(Standing)} | {"destination"}
+    assert {f.name for f in fields(Backlog)} <= {f.name for f in fields(Standing)} | {"destination", "hold"}
+    assert "`hold`" in PAGE
 
 
 def test_every_default_is_told() -> None:

@@ -16,6 +16,7 @@ from kombu import Connection, Exchange, Queue
 
 from duly import Duly, InvalidArgument, PermanentError
 from duly.idempotency import RedisStore
+from duly.kernel.errors import DestinationUnavailable
 from duly.kernel.events import Event
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message, Status
@@ -242,10 +243,11 @@ def test_a_stream_is_kept_short(valkey: Any) -> None:
             RedisStreamTransport(valkey, maxlen=wrong)
 
 
-def test_a_name_that_holds_something_else_is_refused_for_good(valkey: Any) -> None:
+def test_a_name_that_holds_something_else_holds_the_destination(valkey: Any) -> None:  # R004-19
     valkey.set("orders", "x")
-    with pytest.raises(PermanentError, match="orders is no stream"):
+    with pytest.raises(DestinationUnavailable, match="orders is no stream") as raised:
         RedisStreamTransport(valkey).send(message("redis:orders", 1))
+    assert raised.value.attention
 
 
 def test_a_line_arrives_in_order_and_a_stopped_server_gets_it_later(

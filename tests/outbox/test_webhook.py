@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import httpcore2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from duly import InvalidArgument, PermanentError, Retry
+from duly.kernel.answers import ANSWERS, Owner, owner_of
+from duly.kernel.errors import DestinationUnavailable
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message, Status
 from duly.outbox.transports.addresses import forbidden, judged
@@ -171,23 +172,40 @@ def test_a_good_answer_is_the_end(hook: Endpoint, to: Callable[..., WebhookTrans
     to().send(message(1))
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504, 599])
-def test_an_answer_that_may_be_better_later_is_tried_again(
-    hook: Endpoint, to: Callable[..., WebhookTransport], status: int
-) -> None:
-    hook.answers = [(status, {}, b"busy")]
-    with pytest.raises(Retry, match=str(status)) as raised:
+#: What each owner of an answer is raised as: the error, and whether an operator is needed.
+RAISED = {
+    Owner.MESSAGE: (PermanentError, None),
+    Owner.ENDPOINT: (DestinationUnavailable, True),
+    Owner.NETWORK: (DestinationUnavailable, False),
+    Owner.UNCLEAR: (Retry, None),
+}
+
+
+@pytest.mark.parametrize(("status", "owner"), sorted(ANSWERS.items()))
+def test_each_answer_of_an_endpoint_has_an_owner(
+    hook: Endpoint, to: Callable[..., WebhookTransport], status: int, owner: Owner
+) -> None:  # R004-19
+    hook.answers = [(status, {}, b"no")]
+    error, attention = RAISED[owner]
+    with pytest.raises(error, match=str(status)) as raised:
         to().send(message(1))
-    assert raised.value.after is None
+    assert getattr(raised.value, "attention", None) is attention
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 400, 401, 403, 404, 410, 413, 422])
-def test_any_other_answer_would_not_be_mended_by_repeating(
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_only_what_speaks_of_the_message_is_the_messages_fault(status: int) -> None:  # R004-19
+    assert owner_of(status) is Owner.MESSAGE
+    assert {s for s in range(100, 600) if owner_of(s) is Owner.MESSAGE} == {400, 409, 413, 422, 431}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 403, 404, 410, 418, 499])
+def test_what_is_about_the_endpoint_holds_the_destination(
     hook: Endpoint, to: Callable[..., WebhookTransport], status: int
-) -> None:
+) -> None:  # R004-19
     hook.answers = [(status, {"Location": hook.url()}, b"no")]
-    with pytest.raises(PermanentError, match=str(status)):
+    with pytest.raises(DestinationUnavailable, match=str(status)) as raised:
         to().send(message(1))
+    assert raised.value.attention
     assert len(hook.posted) == 1  # redirects are not followed
 
 
@@ -203,7 +221,7 @@ def test_the_endpoint_says_when_to_come_back(
     hook: Endpoint, to: Callable[..., WebhookTransport], header: str, after: float | None
 ) -> None:
     hook.answers = [(503, {"Retry-After": header}, b"")]
-    with pytest.raises(Retry) as raised:
+    with pytest.raises(DestinationUnavailable) as raised:
         to().send(message(1))
     assert raised.value.after == after
 
@@ -228,12 +246,12 @@ def test_an_endpoint_that_dawdles_is_given_up(hook: Endpoint, to: Callable[..., 
             time.sleep(0.05)
 
     hook.instead = drip
-    with pytest.raises(httpcore2.TimeoutException):
+    with pytest.raises(DestinationUnavailable):
         to(timeout=0.4).send(message(1))
 
 
 def test_an_endpoint_that_is_not_there_may_be_there_later(to: Callable[..., WebhookTransport]) -> None:
-    with pytest.raises(httpcore2.ConnectError):
+    with pytest.raises(DestinationUnavailable):
         to("http://127.0.0.1:9/hook").send(message(1))
 
 
@@ -245,7 +263,7 @@ def test_the_name_behind_the_colon_chooses_the_endpoint(hook: Endpoint, to: Call
     to(lambda m: hook.url() + "?for=" + m.target).send(message(1))
     assert [p.path for p in hook.posted] == ["/hook", "/hook?for=billing"]
     for urls in ({"other": hook.url()}, lambda m: None):
-        with pytest.raises(PermanentError, match="no endpoint 'billing'"):
+        with pytest.raises(DestinationUnavailable, match="no endpoint 'billing'"):
             to(urls).send(message(1))
 
 
@@ -261,7 +279,7 @@ def test_a_url_that_is_none_or_unsafe_is_refused_without_being_repeated(url: Any
     with pytest.raises(InvalidArgument, match="urls") as refused:
         WebhookTransport({"billing": url})
     assert "u:p" not in str(refused.value)
-    with pytest.raises(PermanentError):
+    with pytest.raises(DestinationUnavailable):
         WebhookTransport(lambda m: url).send(message(1))
 
 
@@ -296,7 +314,7 @@ OUTSIDE = [
 @pytest.mark.parametrize("address", INSIDE)
 def test_an_address_that_is_not_of_the_public_internet_is_refused(address: str) -> None:
     assert forbidden(address) is not None
-    with pytest.raises(PermanentError, match="not allowed"):
+    with pytest.raises(DestinationUnavailable, match="not allowed"):
         judged("x", 443, lambda host, port: ["8.8.8.8", address], allow_private=False)
     assert judged("x", 443, lambda host, port: [address], allow_private=True) == [address]
 
@@ -322,7 +340,7 @@ def test_an_address_is_judged_alike_however_it_is_written(ip: ipaddress.IPv4Addr
 def test_nothing_is_posted_to_this_machine_however_it_is_called(
     hook: Endpoint, to: Callable[..., WebhookTransport], url: str
 ) -> None:
-    with pytest.raises((PermanentError, httpcore2.ConnectError)):
+    with pytest.raises(DestinationUnavailable):
         to(url.format(port=hook.port), allow_private=False).send(message(1))
     assert hook.posted == []
 
@@ -350,7 +368,7 @@ def test_a_name_with_one_forbidden_address_among_good_ones_is_refused(
     transport = to(
         f"http://{NAME}:{hook.port}/", allow_private=False, resolve=lambda host, port: ["8.8.8.8", "127.0.0.1"]
     )
-    with pytest.raises(PermanentError, match="loopback"):
+    with pytest.raises(DestinationUnavailable, match="loopback"):
         transport.send(message(1))
 
 
@@ -366,7 +384,7 @@ def test_a_name_that_is_unknown_today_may_be_known_tomorrow(to: Callable[..., We
         raise OSError("no such host")
 
     for resolve in (unknown, lambda host, port: []):
-        with pytest.raises(httpcore2.ConnectError, match="resolved"):
+        with pytest.raises(DestinationUnavailable, match="resolved"):
             to("http://hooks.example.test/", resolve=resolve).send(message(1))
 
 
@@ -388,10 +406,11 @@ def test_tls_verifies_the_name_although_the_connection_goes_to_an_address() -> N
         good.send(message(1))
         assert len(hook.posted) == 1
         wrong = WebhookTransport(hook.url("https", "other.example.test"), **options)
-        with pytest.raises(httpcore2.ConnectError, match="certificate"):
+        with pytest.raises(DestinationUnavailable, match="certificate") as raised:
             wrong.send(message(1))
+        assert raised.value.attention
         stranger = WebhookTransport(hook.url("https", NAME), **{**options, "verify": None})
-        with pytest.raises(httpcore2.ConnectError, match="certificate"):
+        with pytest.raises(DestinationUnavailable, match="certificate"):
             stranger.send(message(1))
         assert len(hook.posted) == 1
         for transport in (good, wrong, stranger):
@@ -413,14 +432,14 @@ def test_a_relay_posts_until_the_endpoint_has_it(
         clock.advance(wait)
     assert relay.run_once().sent == 1
     assert {p.headers["webhook-id"] for p in hook.posted} == {ident}
-    assert box.get(ident).attempts == 3
+    assert box.get(ident).attempts == 1  # an endpoint that is away costs no attempt
 
 
-def test_a_message_for_a_private_address_is_parked(make: Callable[..., Outbox], hook: Endpoint) -> None:
+def test_a_message_for_a_private_address_holds_its_destination(make: Callable[..., Outbox], hook: Endpoint) -> None:
     box = make({"webhook": WebhookTransport(hook.url(), allow_http=True)})
     ident = publish(box, "webhook:billing", 1)
     box.relay().run_once()
     m = box.get(ident)
-    assert m.status is Status.PARKED
+    assert (m.status, m.attempts) == (Status.PENDING, 0)
     assert "loopback" in m.error["message"]
     assert hook.posted == []

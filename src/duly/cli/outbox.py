@@ -159,6 +159,13 @@ def status(table: str | None) -> None:
     )
     if standing.destinations:
         show.say()
+    for b in standing.destinations:
+        if b.hold is not None:
+            now = _box(table).db.now()
+            what = "is not reachable" if b.hold.kind == "away" else "refuses everything"
+            again = max(0.0, (b.hold.until - now).total_seconds())
+            lasts = span(max(0.0, (now - b.hold.since).total_seconds()))
+            show.say(f"{b.destination} {what} ({b.hold.problem}) since {lasts}; it is asked again in {span(again)}.")
     kept = f"; {show.count(standing.sent or 0, 'sent message')} kept" if standing.sent else ""
     parked = f", {standing.parked:,} parked" if standing.parked else ""
     if standing.drained:

@@ -12,6 +12,7 @@
     │   └── KeyConflict             the idempotency key is taken by another job
     ├── NotFound                    there is no such job, queue, worker
     ├── WrongState                  the move is not in the lifecycle
+    ├── DestinationUnavailable      a transport cannot hand anything over now: the outbox holds the destination
     ├── DatabaseError
     │   ├── DatabaseUnavailable     the database does not answer; trying again may help
     │   │   ├── DatabaseConflict    it answers: the transaction collided with another one and was rolled back
@@ -144,6 +145,19 @@ class WrongState(DulyError):
         self.what, self.current, self.event, self.allowed = what, current, event, allowed
         hint = f" Allowed from: {', '.join(allowed)}." if allowed else ""
         super().__init__(f"{what} is {current}, so it cannot {event}.{hint}")
+
+
+class DestinationUnavailable(DulyError):
+    """Raised by a transport of the outbox that cannot hand over anything now, whatever the message is.
+
+    The outbox holds the destination, uses no attempt, and probes. ``after``: seconds until it is worth asking again, where the
+    other side said so. ``attention``: it will not pass by itself (a wrong address, a refused login): an operator must act.
+    """
+
+    def __init__(self, problem: str, *, after: float | timedelta | None = None, attention: bool = False) -> None:
+        self.problem, self.attention = problem, attention
+        self.after = after.total_seconds() if isinstance(after, timedelta) else after
+        super().__init__(problem)
 
 
 class DatabaseError(DulyError):

@@ -7,6 +7,8 @@ the transaction itself, and a relay sends it. Transports live in ``duly.outbox.t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from duly.kernel.errors import DestinationUnavailable
+
 if TYPE_CHECKING:
     from duly.outbox.box import Outbox
     from duly.outbox.message import Message, Published
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from duly.outbox.transports import Transport
 
 __all__ = [
+    "DestinationUnavailable",
     "Message",
     "Outbox",
     "Published",

@@ -201,7 +201,12 @@ class Outbox:
         ``sent=False`` does not count what was sent, for those who ask often. ``tenant``: of its messages only.
         """
         self.open()
-        return self.db.read(lambda c: self.reader.standing(c, sent, tenant))
+
+        def look(connection: Connection) -> Standing:
+            standing = self.reader.standing(connection, sent, tenant)
+            return standing.with_holds(self.store.holds(connection)) if self._home.is_own else standing
+
+        return self.db.read(look)
 
     def get(self, ident: int | str, tenant: str | None = None) -> Message:
         """One message, by its number or its message id. Raises NotFound, also when it is another tenant's than ``tenant``."""
@@ -340,6 +345,11 @@ class Outbox:
         return gone
 
     # ------------------------------------------------------------------ database
+
+    @property
+    def is_own(self) -> bool:
+        """Is the table Duly's own, so that held destinations are written down beside it, and Duly's gate holds its relays?"""
+        return self._home.is_own
 
     @property
     def audited(self) -> bool:

@@ -1,8 +1,8 @@
 """Sending: a lane for each destination, threads that hand messages to their transports, and what is held meanwhile.
 
 At most ``per_destination`` units of a destination are on their way at once; all lanes share the threads and take turns,
-unit by unit. Before each message the thread asks whether the lease can still be believed; if not, or once the relay
-stops, the rest is given back untried. A line of an ordering key ends at its first failure.
+unit by unit. Before each message the thread asks whether the lease can still be believed and whether the destination is open; if not,
+or once the relay stops, the rest is given back untried. A line of an ordering key ends at its first failure.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Lanes:
         transports: Mapping[str, Transport],
         options: Options,
         decide: Callable[[Message, BaseException | None], Settlement],
+        admits: Callable[[Message], bool],
         call: Callable[[], None],
     ) -> None:
-        #: ``decide`` settles an attempt, ``call`` says that a lane has room again.
+        #: ``decide`` settles an attempt, ``admits`` says whether the destination is open, ``call`` that a lane has room again.
         self._transports, self._options, self._decide, self._call = transports, options, decide, call
+        self._admits = admits
         self._terms = LeaseTerms(options.lease)
         self._lanes: dict[str, Lane] = {}
         self._held: dict[int, tuple[Message, Unit]] = {}
@@ -181,7 +183,7 @@ class Lanes:
 
     def _send(self, unit: Unit, sink: Sink) -> None:
         for place, message in enumerate(unit.messages):
-            if self.stopping.is_set() or not self._holds(message, unit):
+            if self.stopping.is_set() or not self._holds(message, unit) or not self._admits(message):
                 self._give_back(unit.messages[place:], sink)
                 return
             begun = time.monotonic()

@@ -124,7 +124,7 @@ class Message:
         if self.lease_until is not None:
             return "sending"
         if self.due_at is not None and self.due_at > now:
-            return "retrying" if self.attempts or self.losses else "planned"
+            return "retrying" if self.attempts or self.losses or self.error is not None else "planned"
         return "pending"
 
 

@@ -75,15 +75,23 @@ def _move(message: Message, event: str, **more: Any) -> Settlement:
 
 
 def settle(
-    message: Message, problem: BaseException | None, policy: Policy, u: float = 0.0, error: Any = None
+    message: Message,
+    problem: BaseException | None,
+    policy: Policy,
+    u: float = 0.0,
+    error: Any = None,
+    held: float | None = None,
 ) -> Settlement:
     """What becomes of a message after an attempt to send it. ``problem`` is what the transport raised, None for success.
 
+    ``held``: seconds that it waits because its destination is at fault (``holds.py``); it has used no attempt then.
     ``PermanentError`` parks it at once; ``Retry(after=…)`` sets the wait; everything else backs off. ``u`` in [0, 1) is
     the dice for the jitter, ``error`` the problem as it is to be stored.
     """
     if problem is None:
         return _move(message, "send")
+    if held is not None:
+        return _move(message, "fail", wait=held, counted=False, error=error)
     problem = decisive(problem)
     if isinstance(problem, PermanentError):
         return _move(message, "park", reason="refused", error=error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, func, select, union_all
 
 from duly.kernel.errors import InvalidArgument, NotFound
+from duly.outbox.holds import Hold
 from duly.outbox.message import Message, Status
 from duly.storage.database import Database
 
@@ -43,6 +44,8 @@ class Backlog:
     #: When the oldest pending message was published, and how many seconds ago.
     oldest_at: datetime | None = None
     oldest_age: float = 0.0
+    #: Why a relay holds it; None while it is open. Known in Duly's own database only.
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ class Standing:
     oldest_at: datetime | None
     oldest_age: float
     destinations: tuple[Backlog, ...]
+
+    def with_holds(self, holds: Iterable[Hold]) -> Standing:
+        """The same with the holds of its destinations; one that nothing waits for is not held any more."""
+        by_name = {hold.destination: hold for hold in holds}
+        each = tuple(replace(d, hold=by_name.get(d.destination)) if d.pending else d for d in self.destinations)
+        return replace(self, destinations=each)
 
     @property
     def drained(self) -> bool:

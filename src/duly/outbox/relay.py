@@ -6,7 +6,8 @@ least once: whoever dies between the two, or loses its lease there, leaves it to
 ``run_once`` is one cycle and returns when all of it is written. ``run`` goes on until it is stopped, with three loops:
 one claims, one writes what gathered while its last statement ran, one renews leases, takes over lapsed ones and prunes.
 In between stands a lane for each destination: at most ``per_destination`` of its messages are on their way at once, and
-no more are claimed than can start soon, so a slow destination holds up nobody else.
+no more are claimed than can start soon, so a slow destination holds up nobody else. One that cannot be reached is held and
+probed (``holds.py``), which costs its messages no attempt.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from duly.jobs.loops import Loop
 from duly.jobs.run import describe
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.lease import LeaseTerms
+from duly.outbox.holds import Fault, Hold, Holds
 from duly.outbox.lanes import Done, Lanes, Sink
 from duly.outbox.look import Look, Looker
 from duly.outbox.message import PARKED, Message
@@ -91,6 +93,11 @@ class Relay:
         self.name = name or f"relay:{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.terms = LeaseTerms(self.options.lease)
         self.tally = Report()
+        #: Which destinations can be reached, as far as this relay has seen.
+        self.holds = Holds(self.policy.backoff, self._tell_hold)
+        #: The instant that stands for the present in one cycle, where the caller named it.
+        self._given_now: datetime | None = None
+        self._learnt = False
         self._lanes = self._new_lanes()
         #: One cycle takes what it can get; the loops take what can start soon.
         self._cycling = True
@@ -123,6 +130,7 @@ class Relay:
         if now is not None and (not isinstance(now, datetime) or now.tzinfo is None):
             raise InvalidArgument("now", f"is {now!r}; it must be a datetime with a time zone.")
         self._ready()
+        self._given_now = now
         report = Report(rescued=self._rescue(now))
         work, _ = self._claim(now)
         report.claimed = sum(len(unit.messages) for unit in work)
@@ -155,9 +163,29 @@ class Relay:
         self.box.open()
         if self._lanes.stopping.is_set():  # it ran before
             self._lanes = self._new_lanes()
+        if self.box.is_own and not self._learnt:
+            self.holds.learn(self.db.read(self.store.holds))
+            self._learnt = True
 
     def _new_lanes(self) -> Lanes:
-        return Lanes(self.box.transports, self.options, self._decide, self._ring)
+        return Lanes(self.box.transports, self.options, self._decide, self._admits, self._ring)
+
+    def _moment(self) -> datetime:
+        """The present instant for holds of destinations."""
+        return self._given_now if self._given_now is not None else self.db.clock.now()
+
+    def _admits(self, message: Message) -> bool:
+        return self.holds.admits(message, self._moment())
+
+    def _tell_hold(self, what: str, hold: Hold, now: datetime) -> None:
+        if what == "open":
+            lasted = round(max(0.0, (now - hold.since).total_seconds()), 3)
+            self.emitter.emit("outbox_open", "info", destination=hold.destination, relay=self.name, seconds=lasted)
+            return
+        self.emitter.emit(
+            "outbox_held", "error" if hold.kind is Fault.REFUSED else "warning", destination=hold.destination, relay=self.name,
+            kind=str(hold.kind), wait=round((hold.until - now).total_seconds(), 3), error=hold.problem,
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ life
 
@@ -168,7 +196,7 @@ class Relay:
         wait. ``until_idle``: end by itself once nothing is due.
         """
         self._ready()
-        self._cycling = False
+        self._given_now, self._cycling = None, False
         self._bell = self._make_bell()
         self._beat.clear()
         self._loops = (
@@ -291,7 +319,8 @@ class Relay:
             self._bell.wait(min(wait, self.options.poll))
 
     def _room(self, destination: str) -> int:
-        return self.options.batch if self._cycling else self._lanes.room(destination)
+        room = self.options.batch if self._cycling else self._lanes.room(destination)
+        return self.holds.room(destination, room, self._moment())
 
     def _mine(self, destination: str) -> bool:
         if destination.partition(":")[0] in self.box.transports:
@@ -340,8 +369,12 @@ class Relay:
     # ------------------------------------------------------------------ settle
 
     def _decide(self, message: Message, problem: BaseException | None) -> Settlement:
-        error = None if problem is None else describe(problem, self.db.clock.now())
-        return settle(message, problem, self.policy, self._dice.random(), error)
+        now, dice = self._moment(), self._dice.random()
+        if problem is None:
+            self.holds.passed(message, now)
+            return settle(message, None, self.policy)
+        held = self.holds.failed(message, problem, now, dice)
+        return settle(message, problem, self.policy, dice, describe(problem, self.db.clock.now()), held)
 
     def _settle_step(self) -> None:
         """Write what gathered while the last statement ran; what the database does not take is kept for the next turn."""
@@ -370,14 +403,22 @@ class Relay:
         if not batch:
             return report
 
+        changes = self.holds.changes()
+
         def write(connection: Connection) -> set[int]:
+            if changes and self.box.is_own:
+                self.store.write_holds(connection, changes, self.name)
             held = self.store.settle(connection, [done.settlement for done in batch], now)
             parked = [done for done in batch if done.settlement.reason is not None and done.message.id in held]
             self._record(connection, [(done.message, done.settlement) for done in parked])
             return held
 
-        with self._own_rows:
-            held = self.db.write(write)
+        try:
+            with self._own_rows:
+                held = self.db.write(write)
+        except BaseException:
+            self.holds.restore(changes)
+            raise
         self._lanes.forget(batch)
         mine = [done for done in batch if done.message.id in held]
         for done in mine:
@@ -409,7 +450,7 @@ class Relay:
             elif s.event == "fail":
                 self.emitter.emit(
                     "outbox_failed", "warning", message=message.id, destination=message.destination, attempt=message.attempts,
-                    max_attempts=self.policy.max_attempts, wait=s.wait, error=_kind(done.problem),
+                    max_attempts=self.policy.max_attempts, counted=s.counted, wait=s.wait, error=_kind(done.problem),
                 )  # fmt: skip
             elif s.event == "park":
                 self._alert(message, s, _kind(done.problem))

@@ -19,13 +19,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, Table
+from sqlalchemy import Connection, Row, Table, delete, select
 
+from duly.outbox.holds import Fault, Hold
 from duly.outbox.message import Message, NewMessage
 from duly.outbox.plan import CHAIN, Link, OnParked, Settlement, leading, release, unbroken
 from duly.outbox.statements import CHANNEL, HOPS, Statements
+from duly.outbox.tables import outbox_holds
 from duly.storage.database import Database
-from duly.storage.rows import encode
+from duly.storage.rows import encode, insert_into
 
 __all__ = ["CHANNEL", "HOPS", "OutboxStore", "Waiting"]
 
@@ -179,6 +181,28 @@ class OutboxStore:
     def lapsed(self, connection: Connection, now: datetime | None = None) -> list[Message]:
         """Messages whose lease has lapsed, locked until this transaction ends."""
         return [_message(row) for row in connection.execute(self.sql.lapsed, {"now": self._at(now)})]
+
+    # ------------------------------------------------------------------ held destinations
+
+    def write_holds(self, connection: Connection, changes: Mapping[str, Hold | None], relay: str) -> None:
+        """Write which destinations are held, for people, alerts and relays that start later."""
+        gone = [name for name, hold in changes.items() if hold is None]
+        if gone:
+            connection.execute(delete(outbox_holds).where(outbox_holds.c.destination.in_(gone)))
+        for name in sorted(name for name, hold in changes.items() if hold is not None):
+            hold = changes[name]
+            assert hold is not None
+            values = {
+                "kind": str(hold.kind), "since": hold.since, "until": hold.until, "tries": hold.tries, "problem": hold.problem, "relay": relay,
+            }  # fmt: skip
+            statement = insert_into(self.sqlite)(outbox_holds).values(destination=name, **values)
+            connection.execute(statement.on_conflict_do_update(index_elements=["destination"], set_=values))
+
+    def holds(self, connection: Connection) -> list[Hold]:
+        """The destinations that some relay holds, by name."""
+        c = outbox_holds.c
+        rows = connection.execute(select(outbox_holds).order_by(c.destination))
+        return [Hold(r.destination, Fault(r.kind), r.since, r.until, r.tries, r.problem) for r in rows]
 
     # ------------------------------------------------------------------ operators
 

@@ -81,3 +81,23 @@ def outbox_table(name: str, metadata: MetaData, schema: str | None = None) -> Ta
 
 
 outbox = outbox_table("outbox", metadata)
+
+#: Destinations of Duly's own outbox that a relay holds at this moment. A relay decides by what it has seen itself; this is what it
+#: tells people, alerts, and relays that start later.
+outbox_holds = Table(
+    "outbox_holds",
+    metadata,
+    Column("destination", Text, primary_key=True),
+    #: away: it cannot be reached, which passes. refused: it takes nothing until an operator has acted.
+    Column("kind", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    #: When it is probed next.
+    Column("until", Instant, nullable=False),
+    #: Failed probes in a row.
+    Column("tries", Integer, nullable=False),
+    #: The type of the last error.
+    Column("problem", Text, nullable=False),
+    #: Which relay said so last.
+    Column("relay", Text, nullable=False),
+    CheckConstraint("kind IN ('away', 'refused')", name="kind"),
+)

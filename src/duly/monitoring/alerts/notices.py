@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from duly.jobs.codec import encode_plain
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import DestinationUnavailable, InvalidArgument, Retry
 from duly.monitoring.alerts.alert import Alert, Severity
 from duly.monitoring.alerts.rules import every_rule
 from duly.monitoring.alerts.store import AlertStore, Moved
@@ -162,6 +162,9 @@ def poster(engine: Engine) -> Callable[[dict[str, Any]], None]:
             {"ce-type": f"duly.alert.{move}"},
             created_at=happened,
         )
-        transport.send(message)
+        try:
+            transport.send(message)
+        except DestinationUnavailable as error:
+            raise Retry(error.problem, after=error.after) from error
 
     return post

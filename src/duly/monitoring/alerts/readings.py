@@ -177,6 +177,35 @@ def outbox_parked(look: Look) -> Reading:
     return Reading.of([Sample(name, n) for name, n in rows], complete=sum(n for _, n in rows) < ROWS)
 
 
+def outbox_refused(look: Look) -> Reading:
+    return _held(look, "refused")
+
+
+def outbox_away(look: Look) -> Reading:
+    return _held(look, "away")
+
+
+def _held(look: Look, kind: str) -> Reading:
+    """For how long a relay has held each destination that messages wait for."""
+    if not look.any("outbox_holds"):
+        return Reading()
+    from duly.outbox.tables import outbox, outbox_holds
+
+    c, h = outbox.c, outbox_holds.c
+    waits = [
+        exists().where(c.destination == h.destination, *mine)
+        for mine in (
+            (c.status == "pending", c.ordering_key.is_(None)),
+            (c.ordering_key.is_not(None), c.status != "sent"),
+        )
+    ]
+    held = select(h.destination, h.since, h.problem).where(h.kind == kind, or_(*waits)).order_by(h.destination)
+    rows = look.connection.execute(held.limit(HOPS)).all()
+    return Reading.of(
+        [Sample(r.destination, look.since(r.since), detail=r.problem) for r in rows], complete=len(rows) < HOPS
+    )
+
+
 def outbox_waiting(look: Look) -> Reading:
     """The oldest pending message of each destination, of the first few thousand by its index."""
     if not look.any("outbox"):
@@ -377,7 +406,7 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
     fn.__name__: fn
     for fn in (
         jobs_idle, jobs_failing, queue_failing, queue_backlog, queue_unserved, queue_paused, gate_offline, leases_stuck, worker_silent,
-        worker_unready, seals_behind, outbox_parked, outbox_waiting, schedules_overdue, schedules_missed, schedule_broken, mail_held, mail_unknown, rounds_idle,
+        worker_unready, seals_behind, outbox_parked, outbox_refused, outbox_away, outbox_waiting, schedules_overdue, schedules_missed, schedule_broken, mail_held, mail_unknown, rounds_idle,
         rounds_failing, rounds_late,
     )
 }  # fmt: skip

@@ -92,6 +92,18 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             calm=60,
         ),
         Rule(
+            "outbox_refused", "outbox", "destination", "s", 0.0, 0.0, CRITICAL,
+            "{subject} has refused everything for {value}.",
+            "duly outbox list --destination NAME shows the answer: correct the address, the login or the certificate. Its messages wait.",
+            calm=0,
+        ),
+        Rule(
+            "outbox_away", "outbox", "destination", "s", s.alerts_outbox_away, s.alerts_outbox_away, WARNING,
+            "{subject} has not been reachable for {value}; {threshold} is fine.",
+            "duly outbox list --destination NAME shows the error. Its messages wait, and are sent when it is back.",
+            calm=0, setting="alerts_outbox_away",
+        ),
+        Rule(
             "outbox_waiting", "outbox", "destination", "s", s.alerts_outbox, s.alerts_outbox * 0.5, WARNING,
             "A message to {subject} has waited for {value}; {threshold} is fine.",
             "duly outbox status shows whether a relay runs, and duly outbox list the last error.",

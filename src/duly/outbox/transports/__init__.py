@@ -25,8 +25,9 @@ class Transport(Protocol):
     def send(self, message: Message) -> None:
         """Hand the message over; return once the other side has it.
 
-        Blocks, and should give up by itself after some seconds. Raises ``PermanentError`` when trying again would not
-        help (the message is parked at once), ``Retry(after=…)`` to be asked again after so many seconds, and anything
-        else for a failure that may pass (tried again with the outbox's backoff).
+        Blocks, and should give up by itself after some seconds. Raises ``PermanentError`` for what is wrong with this message (it is
+        parked at once), and ``DestinationUnavailable`` when nothing can be handed over now: the destination is held, no attempt is used,
+        and it is probed. An OSError means the same. ``Retry(after=…)`` holds it for so many seconds. TypeError, ValueError and the like
+        use an attempt of the message. Anything else holds the destination, too, unless other messages get through meanwhile.
         """
         ...

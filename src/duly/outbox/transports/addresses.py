@@ -16,7 +16,7 @@ from typing import Any
 
 import httpcore2
 
-from duly.kernel.errors import PermanentError
+from duly.kernel.errors import DestinationUnavailable
 
 #: From (host, port) to the addresses of the host. Raises OSError when it has none.
 Resolve = Callable[[str, int], Iterable[str]]
@@ -63,7 +63,7 @@ def _meant(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def judged(host: str, port: int, resolve: Resolve, allow_private: bool) -> list[str]:
-    """The addresses of a host, each of them allowed. Raises PermanentError when one is not, OSError when there are none."""
+    """The addresses of a host, each of them allowed. Raises DestinationUnavailable when one is not, OSError when there are none."""
     addresses = list(resolve(host, port))
     if not addresses:
         raise OSError(f"{host} has no address")
@@ -71,8 +71,9 @@ def judged(host: str, port: int, resolve: Resolve, allow_private: bool) -> list[
         for address in addresses:
             reason = forbidden(address)
             if reason is not None:
-                raise PermanentError(
-                    f"the host of the endpoint has {reason}, which is not allowed (allow_private=True allows it)"
+                raise DestinationUnavailable(
+                    f"the host of the endpoint has {reason}, which is not allowed (allow_private=True allows it)",
+                    attention=True,
                 )
     return addresses
 

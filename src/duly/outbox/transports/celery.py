@@ -10,7 +10,7 @@ from typing import Any
 
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.outbox.message import Message
-from duly.outbox.transports.brokers import CAREFUL
+from duly.outbox.transports.brokers import CAREFUL, meaning
 
 #: Headers of Celery's own protocol: a message's headers of these names are left out.
 _CELERYS = frozenset({
@@ -32,7 +32,7 @@ class CeleryTransport:
         self._careful, self._lock = False, threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Publish the task. Raises what the broker's client raises when it cannot be reached.
+        """Publish the task. Raises DestinationUnavailable when the broker cannot be reached, PermanentError for what cannot be encoded.
 
         Celery tries a few times within a second (``task_publish_retry``), so that a connection which went stale in its
         pool costs no attempt of the message.
@@ -43,7 +43,10 @@ class CeleryTransport:
         arguments: dict[str, Any] = {"kwargs": payload} if isinstance(payload, dict) else {"args": [payload]}
         headers = {name: value for name, value in message.headers.items() if name.lower() not in _CELERYS}
         self._be_careful()
-        self._app.send_task(message.target, task_id=message.message_id, headers=headers, **arguments, **self._options)
+        with meaning():
+            self._app.send_task(
+                message.target, task_id=message.message_id, headers=headers, **arguments, **self._options
+            )
 
     def _be_careful(self) -> None:
         """Before the first connection: what the application does not say about its broker, so that "sent" is true."""

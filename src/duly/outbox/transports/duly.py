@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from duly.kernel.errors import InvalidArgument, PermanentError, UsageError
+from duly.kernel.errors import (
+    DatabaseError,
+    DatabaseUnavailable,
+    DestinationUnavailable,
+    InvalidArgument,
+    PermanentError,
+    UnknownTask,
+    UsageError,
+)
 from duly.outbox.message import Message
 
 
@@ -31,7 +39,9 @@ class DulyTransport:
         self._app, self._options = app, {**options, **({"queue": queue} if queue is not None else {})}
 
     def send(self, message: Message) -> None:
-        """Make the job, or find that it is there. Raises PermanentError for a message that can never be a job."""
+        """Make the job, or find that it is there. Raises PermanentError for a message that can never be a job, DestinationUnavailable where
+        the database is away, has no tables, or does not know the task.
+        """
         if not message.target:
             raise PermanentError("the destination names no task: write duly:<task>")
         if not isinstance(message.payload, dict):
@@ -41,5 +51,9 @@ class DulyTransport:
         key = f"outbox:{message.message_id}"
         try:
             self._app.enqueue(message.target, message.payload, key=key, tenant=message.tenant, **self._options)
+        except DatabaseUnavailable as error:
+            raise DestinationUnavailable(f"the database of the jobs cannot be reached: {error}") from error
+        except (DatabaseError, UnknownTask) as error:
+            raise DestinationUnavailable(str(error), attention=True) from error
         except UsageError as error:
             raise PermanentError(f"the job is refused: {error}") from error

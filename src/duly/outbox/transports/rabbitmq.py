@@ -14,7 +14,7 @@ from typing import Any
 
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.outbox.message import Message
-from duly.outbox.transports.brokers import CAREFUL
+from duly.outbox.transports.brokers import CAREFUL, meaning
 
 #: Seconds until an attempt to reach the broker, or to hear its confirmation, is given up.
 TIMEOUT = 10.0
@@ -33,10 +33,16 @@ class RabbitTransport:
         self._exchange, self._routing_key, self._mandatory = exchange, routing_key, mandatory
 
     def send(self, message: Message) -> None:
-        """Publish and wait for the confirmation. Raises what kombu raises when the broker refuses, returns or is not there."""
+        """Publish and wait for the confirmation. Raises DestinationUnavailable when the broker refuses or is not there, PermanentError for
+        what cannot be encoded, and what kombu raises otherwise.
+        """
         routing_key = message.target or self._routing_key
         if not routing_key and not self._exchange:
             raise PermanentError("the destination names no routing key: write rabbitmq:<routing key>")
+        with meaning():
+            self._send(message, routing_key)
+
+    def _send(self, message: Message, routing_key: str) -> None:
         connection, channel = self._take()
         try:
             self._publish(channel, message, routing_key)

@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 
-from duly.kernel.errors import InvalidArgument, PermanentError
+from duly.kernel.errors import DestinationUnavailable, InvalidArgument, PermanentError
 from duly.outbox.message import Message
+from duly.outbox.transports.brokers import meaning
 
 #: Seconds until an attempt to reach the server is given up, where the client is made here.
 TIMEOUT = 10.0
@@ -46,7 +47,9 @@ class RedisStreamTransport:
         self._client, self._stream, self._maxlen, self._approximate = client, stream, maxlen, approximate
 
     def send(self, message: Message) -> None:
-        """Add the entry. Raises what the client raises, and PermanentError when the stream's name holds something else."""
+        """Add the entry. Raises DestinationUnavailable when the server cannot be reached, refuses us, or has something else under the name
+        of the stream; otherwise what the client raises.
+        """
         from redis.exceptions import ResponseError
 
         stream = message.target or self._stream
@@ -60,10 +63,12 @@ class RedisStreamTransport:
             **{name: value for name in ("key", "ordering_key") if (value := getattr(message, name)) is not None},
         }
         try:
-            self._client.xadd(stream, fields, maxlen=self._maxlen, approximate=self._approximate)
+            with meaning():
+                self._client.xadd(stream, fields, maxlen=self._maxlen, approximate=self._approximate)
         except ResponseError as error:
             if str(error).startswith("WRONGTYPE"):
-                raise PermanentError(f"{stream} is no stream") from error
+                # every message of this destination would meet it
+                raise DestinationUnavailable(f"{stream} is no stream", attention=True) from error
             raise
 
     def close(self) -> None:

@@ -3,8 +3,10 @@
 * The body is a CloudEvent 1.0 in structured mode; its ``id`` is the message id, the same at every delivery.
 * ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`` are those of Standard Webhooks: ``v1,`` and the base64 of
   HMAC-SHA256 over ``id.timestamp.body``, once for each secret, so that secrets can be exchanged without a gap.
-* 2xx is sent. 408, 425, 429 and 5xx are tried again, after ``Retry-After`` where it is given. Everything else, redirects
-  too, would not be mended by repeating it: the message is parked.
+* 2xx is sent. What another answer means stands in one table, ``kernel/answers.py``: what speaks of the message (400, 413, 422 …) parks
+  it; what speaks of the endpoint (401, 403, 404, 410, redirects …) holds the destination until an operator has acted; 408, 429, 502 to
+  504 and the like hold it for a while, for ``Retry-After`` where that is given; 500 is unclear. An endpoint that cannot be reached is
+  held as well.
 * Only the public Internet is reached, unless it is told otherwise (``addresses.py``); no proxy and no cookie is used.
 
 Source: https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md,
@@ -30,15 +32,14 @@ import orjson
 
 from duly._version import __version__
 from duly.clock import SystemClock
+from duly.kernel.answers import Owner, owner_of
 from duly.kernel.clock import Clock
-from duly.kernel.errors import InvalidArgument, PermanentError, Retry
+from duly.kernel.errors import DestinationUnavailable, InvalidArgument, PermanentError, Retry, brief
 from duly.kernel.payload import check_number
 from duly.kernel.retry_after import LONGEST, retry_after
 from duly.outbox.message import Message
 from duly.outbox.transports.addresses import Guard, Resolve, resolve
 
-#: Answers that may be better at the next attempt.
-TRANSIENT = frozenset({408, 425, 429})
 #: Read of an answer, in bytes: so that the connection can be used again, and no more.
 MOST_READ = 16_384
 #: The least a secret must have, in bytes: an HMAC with less can be found by trying.
@@ -89,7 +90,9 @@ class WebhookTransport:
         )
 
     def send(self, message: Message) -> None:
-        """Post it. Raises PermanentError, Retry, or what the connection raised."""
+        """Post it. Raises PermanentError for what is wrong with the message, DestinationUnavailable for what is wrong with the endpoint or
+        the way to it, Retry where the answer tells neither.
+        """
         url = self._url(message)
         body = orjson.dumps(self.event(message))
         self._local.deadline = time.monotonic() + self._timeout
@@ -97,9 +100,15 @@ class WebhookTransport:
         request = self._pool.stream(
             "POST", url, headers=self._headers(message, body), content=body, extensions={"timeout": steps}
         )
-        with request as answer:
-            status, after = answer.status, _header(answer.headers, b"retry-after")
-            self._finish(answer)
+        try:
+            with request as answer:
+                status, after = answer.status, _header(answer.headers, b"retry-after")
+                self._finish(answer)
+        except (httpcore2.LocalProtocolError, httpcore2.UnsupportedProtocol) as error:
+            raise PermanentError(f"the request cannot be made: {brief(error)}") from error
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as error:
+            told = f"the endpoint cannot be reached: {brief(error)}"
+            raise DestinationUnavailable(told, attention=_distrusts(error)) from error
         self._judge(status, after)
 
     def _finish(self, answer: httpcore2.Response) -> None:
@@ -111,24 +120,27 @@ class WebhookTransport:
                 return
 
     def _judge(self, status: int, after: str | None) -> None:
-        if 200 <= status < 300:
+        owner, told = owner_of(status), f"the endpoint answered {status}"
+        if owner is Owner.NOBODY:
             return
-        told = f"the endpoint answered {status}"
-        if status in TRANSIENT or status >= 500:
-            wait = retry_after(after, self._clock.now())
-            raise Retry(told, after=None if wait is None else min(wait, LONGEST))
+        if owner is Owner.MESSAGE:
+            raise PermanentError(told)
+        asked = retry_after(after, self._clock.now())
+        wait = None if asked is None else min(asked, LONGEST)
+        if owner is Owner.UNCLEAR:
+            raise Retry(told, after=wait)
         if 300 <= status < 400:
             told += ": redirects are not followed"
-        raise PermanentError(told)
+        raise DestinationUnavailable(told, after=wait, attention=owner is Owner.ENDPOINT)
 
     def _url(self, message: Message) -> str:
         urls, name = self._urls, message.target
         url = urls if isinstance(urls, str) else urls.get(name) if isinstance(urls, Mapping) else urls(message)
         if url is None:
-            raise PermanentError(f"there is no endpoint {name!r}")
+            raise DestinationUnavailable(f"there is no endpoint {name!r}", attention=True)
         problem = wrong_url(url, self._allow_http)
         if problem:
-            raise PermanentError(f"the URL of the endpoint {name!r} {problem}")
+            raise DestinationUnavailable(f"the URL of the endpoint {name!r} {problem}", attention=True)
         # its own parser makes ASCII of international names and refuses what is none
         return str(httpx2.URL(url))
 
@@ -169,6 +181,16 @@ class WebhookTransport:
     def close(self) -> None:
         """Close the connections."""
         self._pool.close()
+
+
+def _distrusts(error: BaseException) -> bool:
+    """Is a certificate behind it that cannot be believed? That does not pass by itself."""
+    around: BaseException | None = error
+    while around is not None:
+        if isinstance(around, ssl.SSLCertVerificationError):
+            return True
+        around = around.__cause__ or around.__context__
+    return False
 
 
 def signature(secrets: Sequence[bytes], ident: str, timestamp: str, body: bytes) -> str:

@@ -50,6 +50,18 @@ Which = Annotated[
 MOST_ACTED = 10_000
 
 
+class Hold(BaseModel):
+    """Why a relay sends nothing to a destination at this moment. Its messages wait and use no attempt."""
+
+    kind: Literal["away", "refused"] = Field(
+        description="away: it cannot be reached, which passes. refused: it takes nothing until an operator has acted."
+    )
+    since: Instant
+    until: Instant = Field(description="When it is asked again.")
+    tries: int = Field(description="Failures in a row since then.")
+    problem: str = Field(description="The type of the last error.")
+
+
 class Backlog(BaseModel):
     """How it stands with one destination."""
 
@@ -61,6 +73,7 @@ class Backlog(BaseModel):
     sent: int | None = Field(description="Sent and not pruned yet; null where it was not counted.")
     oldest_at: Instant | None = Field(description="When the oldest pending message was published.")
     oldest_age: float = Field(description="Seconds since then.")
+    hold: Hold | None = Field(description="Set while a relay holds the destination.")
 
 
 class Standing(BaseModel):
