@@ -75,6 +75,7 @@ MEANINGS = {
     "idempotency_result_dropped": "The result of an idempotent function cannot be stored: duplicates are given None.",
     "idempotency_store_failed": "The store of idempotency keys did not answer.",
     "celery_task_too_long": "A task of a Celery worker has a limit of its own that outlives the visibility timeout, or `lock_ttl`; `problem` says which.",
+    "postcommit_late": "A commit has waited long enough (`seconds`) for the sender of its `count` tasks, and went on. They are still being sent; `postcommit` tells their results.",
     "outbox_relay_started": "A relay begins; `transports` are those it has.",
     "outbox_relay_stopped": "It has ended; `sent` is how many messages it sent.",
     "outbox_sent": "Messages of one destination were sent and marked. `took`: seconds that the transport took, of each.",

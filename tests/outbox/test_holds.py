@@ -111,7 +111,9 @@ def test_a_destination_that_was_well_is_held_after_some_failures_in_a_row_and_at
         assert holds.room("t:x", 5, NOON) == 5
     holds.failed(message(9), OSError(), NOON)
     assert holds.room("t:x", 5, NOON) == 0
-    for n, problem in enumerate([DestinationUnavailable("429", after=40), DestinationUnavailable("401", attention=True)]):
+    for n, problem in enumerate(
+        [DestinationUnavailable("429", after=40), DestinationUnavailable("401", attention=True)]
+    ):
         holds.passed(message(1), NOON)
         holds.failed(message(2 + 20 * n), problem, NOON)
         assert holds.room("t:x", 5, NOON) == 0

@@ -156,9 +156,7 @@ def test_what_a_transport_says_stays_in_the_row_and_out_of_events(
         clock.advance(600)
     assert box.get(ident).status is Status.PARKED
     assert box.get(ident).error["message"] == text
-    assert [e.facts["error"] for e in ear.events if e.name in ("outbox_failed", "outbox_parked")] == [
-        "ValueError"
-    ] * 5
+    assert [e.facts["error"] for e in ear.events if e.name in ("outbox_failed", "outbox_parked")] == ["ValueError"] * 5
     assert not [e for e in ear.events if "s3cret" in repr(e) or "ada@" in repr(e)]
 
 

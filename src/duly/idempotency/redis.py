@@ -24,13 +24,16 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
 return 1
 """
+#: Options that a pool makes for its own connections.
+_MADE_BY_POOLS = ("orig_", "maint_notifications_pool_handler", "himport_registry")
 _INSTANTS = ("locked_until", "seen_at", "kept_until", "created_at")
 
 
 class RedisStore(Store):
-    """Reservations in Redis. ``server``: a URL, or a ``redis.Redis`` client with timeouts of your choice.
+    """Reservations in Redis. ``server``: a URL, or a ``redis.Redis`` client.
 
-    ``prefix``: the beginning of every key. Raises InvalidArgument when the extra is missing.
+    ``prefix``: the beginning of every key. ``timeout``: seconds after which a server that is silent does not answer; a client whose
+    ``socket_timeout`` is set keeps its own. Raises InvalidArgument when the extra is missing.
     """
 
     def __init__(self, server: Any, *, prefix: str = "duly:idempotency:", timeout: float = 2.0) -> None:
@@ -53,6 +56,8 @@ class RedisStore(Store):
                     "has a URL that cannot be used.",
                     "Write redis://:password@host:6379/0, with %2F for a / in the password.",
                 ) from None
+        else:
+            self._client = _bounded(server, timeout)
         self._prefix = prefix
         self._evicts: bool | None = None
         self._swap = self._client.register_script(_SWAP)
@@ -118,6 +123,27 @@ class RedisStore(Store):
             return fn()
         except self._errors as error:
             raise StoreUnavailable(f"{type(error).__name__}: {error}") from error
+
+
+def _bounded(client: Any, timeout: float) -> Any:
+    """The client on connections of its own that give up soon: what a call, or a commit, waits for has an end.
+
+    redis-py tries a server that is silent ten times. Here it is tried once more at the most, within the client's own ``socket_timeout`` where
+    it has one. Pools of other kinds (Sentinel, clusters) are left as they are.
+    """
+    from redis import BlockingConnectionPool, ConnectionPool
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    pool: Any = getattr(client, "connection_pool", None)
+    if type(pool) not in (ConnectionPool, BlockingConnectionPool):
+        return client
+    options = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_MADE_BY_POOLS)}
+    for name in ("socket_timeout", "socket_connect_timeout"):
+        if options.get(name) is None:
+            options[name] = timeout
+    made = type(pool)(connection_class=pool.connection_class, **{**options, "retry": Retry(NoBackoff(), 1)})
+    return type(client)(connection_pool=made)
 
 
 def _ttl(r: Reservation) -> int:

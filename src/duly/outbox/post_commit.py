@@ -14,9 +14,11 @@ Source: R004-1 to R004-6, T004-a, T004-b, T004-p, T004-q, case B041.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from queue import Full
 from typing import Any, Literal
 
 from sqlalchemy import Connection
@@ -28,6 +30,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS
 from duly.kernel.payload import check_name
 from duly.outbox.senders import Sender, post_commit_sender, prepared, set_post_commit_sender
+from duly.storage.deadline import Deadline, Fate
 from duly.storage.joined import End
 from duly.storage.session_end import beside, check_savepoints, orm_session, when_over
 from duly.tracing import carried, trace_id, traceparent
@@ -56,7 +59,8 @@ def enqueue_task_after_commit(
     and ``countdown`` (seconds or a timedelta, counted from the send) go to the sender, who is chosen now, too.
 
     Tasks are sent in the order of their registration, each once. A send that fails harms neither the transaction nor the
-    sends after it; it is told as the event ``postcommit`` with result ``skipped``.
+    sends after it; it is told as the event ``postcommit`` with result ``skipped``. A sender that hangs keeps the commit for some
+    seconds (``set_post_commit_sender(…, within=…)``); it goes on by itself then.
 
     Raises InvalidArgument, naming the field, for anything else than a session, for a session in no transaction that does
     not begin one by itself, for an argument that the sender could not send, and when there is no sender. Raises UnsafeSession inside of an SQLite
@@ -70,8 +74,8 @@ def enqueue_task_after_commit(
     if countdown is not None:
         options["countdown"] = _seconds(countdown)
     check_savepoints(found)
-    send = prepared(task_name, args, kwargs, options)
-    when_over(found, _end, _Call(task_name, send, traceparent(), trace_id()))
+    send, deadline = prepared(task_name, args, kwargs, options)
+    when_over(found, _end, _Call(task_name, send, deadline, traceparent(), trace_id()))
 
 
 def _orm_session(given: Any) -> Session:
@@ -100,15 +104,31 @@ class _Call:
 
     task_name: str
     send: Callable[[], object]
+    #: For how long a commit waits for its sender; None where nothing can hang.
+    deadline: Deadline | None
     traceparent: str | None
     trace_id: str | None
 
 
 def _end(calls: list[_Call], end: End) -> None:
     if end == "committed":
-        beside(lambda: _send(calls))
+        for deadline, some in itertools.groupby(calls, key=lambda call: call.deadline):
+            _hand_over(list(some), deadline)
     else:
         _tell(calls, "rolled_back" if end == "lost" else "skipped")
+
+
+def _hand_over(calls: list[_Call], deadline: Deadline | None) -> None:
+    """Send, and go on after the deadline, whatever the sender does: what is late tells its result when it has one."""
+    if deadline is None:
+        beside(lambda: _send(calls))
+        return
+    fates: list[Fate] = []
+    beside(lambda: fates.append(deadline.run(lambda: _send(calls))))
+    if fates == ["late"]:
+        PROCESS.emit("postcommit_late", "warning", count=len(calls), seconds=deadline.seconds)
+    elif fates == ["refused"]:
+        _tell(calls, "skipped", Full())
 
 
 # --- Sending ------------------------------------------------------------------------------------------------------------

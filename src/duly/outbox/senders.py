@@ -17,6 +17,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from duly.jobs.task import Task
 from duly.kernel.binding import is_async
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import check_number
+from duly.outbox.transports.brokers import be_careful
+from duly.storage.deadline import WITHIN, Deadline
 from duly.tracing import traceparent
 
 S = TypeVar("S", bound="Sender | None")
@@ -43,16 +46,23 @@ class CeleryApp(Protocol):
 Sender: TypeAlias = Callable[[str, tuple[Any, ...], dict[str, Any], dict[str, Any]], object] | DulyApp | CeleryApp
 
 _sender: Sender | None = None
+_deadline = Deadline()
 
 
-def set_post_commit_sender(sender: Sender | None) -> Sender | None:
+def set_post_commit_sender(sender: Sender | None, *, within: float = WITHIN) -> Sender | None:
     """Choose who sends for this process, and return who did before. None: nobody.
+
+    ``within``: the longest that a commit waits for the sends it has caused, in seconds (default 5). What takes longer, because a broker
+    does not answer, goes on by itself on a thread of its own; its result is told when it is known. A Celery application is given socket
+    timeouts where it has none, so that it is known in the end.
 
     Calls that are registered already keep the sender that they were registered with. Raises InvalidArgument for what
     cannot send.
     """
-    global _sender
+    global _sender, _deadline
+    check_number(within, "within", "a number of seconds, more than 0", 0, 3600, above=True)
     before, _sender = _sender, _checked_sender(sender)
+    _deadline = Deadline(within)
     return before
 
 
@@ -92,8 +102,10 @@ def _is_duly(sender: object) -> bool:
 # --- What is to be sent -------------------------------------------------------------------------------------------------
 
 
-def prepared(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> Callable[[], object]:
-    """What is to be called after the commit. Whatever can be refused is refused here, with InvalidArgument.
+def prepared(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+) -> tuple[Callable[[], object], Deadline | None]:
+    """What is to be called after the commit, and its deadline. Whatever can be refused is refused here, with InvalidArgument.
 
     ``options``: what was given of ``queue`` and ``countdown`` (seconds).
     """
@@ -107,15 +119,23 @@ def prepared(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: 
         _check_encodes(celery, args, kwargs)
         if (trace := traceparent()) is not None:
             options["headers"] = {"traceparent": trace}
-        return lambda: celery.send_task(name, args, kwargs, **options)
+        # celery.current_app means another one on another thread
+        celery = getattr(celery, "_get_current_object", lambda: celery)()
+        be_careful(celery)
+        around: Any = getattr(getattr(celery, "current_worker_task", None), "request", None)
+        if isinstance(getattr(around, "id", None), str):
+            options |= {"root_id": getattr(around, "root_id", None) or around.id, "parent_id": around.id}
+        return lambda: celery.send_task(name, args, kwargs, **options), _deadline
     if _is_duly(sender):
         app = cast("DulyApp", sender)
         if "countdown" in options:
             options["run_in"] = options.pop("countdown")
         job = app.prepare(name, _by_name(app, name, args, kwargs), **options)
-        return lambda: app.enqueue_prepared([job])
+        # one connection for everybody, which who commits may hold: nothing is waited for there but this process itself
+        in_memory = getattr(getattr(app, "db", None), "memory", False)
+        return lambda: app.enqueue_prepared([job]), None if in_memory is True else _deadline
     function, (args, kwargs) = cast("Callable[..., object]", sender), _copied(args, kwargs)
-    return lambda: function(name, args, kwargs, options)
+    return lambda: function(name, args, kwargs, options), _deadline
 
 
 def _check_encodes(celery: CeleryApp, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

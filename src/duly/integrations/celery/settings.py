@@ -16,6 +16,7 @@ from celery.signals import worker_init
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS
+from duly.outbox.transports.brokers import CAREFUL
 
 #: What every robust worker wants, whatever its numbers are.
 ALWAYS: Mapping[str, Any] = {
@@ -50,7 +51,7 @@ def apply_robust_settings(
     idempotent tasks keep their lock, if you set that yourself; it is checked, nothing is set.
 
     What the application has already stays where it is stricter: a shorter time limit, a longer visibility timeout, other
-    transport options. What is laxer gives way. Call it after the application was configured; twice does no harm.
+    transport options. What is laxer gives way. Connections to the broker, and to results in Redis, get socket timeouts where they have none. Call it after the application was configured; twice does no harm.
 
     Raises InvalidArgument for numbers that contradict each other: a soft limit that is not below the hard one, a
     visibility timeout or a lock that a task can outlive. A task may have a longer limit of its own. Tasks that are known
@@ -63,6 +64,8 @@ def apply_robust_settings(
     hard = _shorter(_seconds("time_limit", time_limit), conf.task_time_limit)
     soft = _soft(soft_time_limit, hard, time_limit, conf.task_soft_time_limit)
     places = {name: dict(conf.get(name) or {}) for name in _OPTIONS}
+    # nobody waits for ever for a broker that takes connections and says nothing (T004-q)
+    places[_OPTIONS[0]] = {**_timeouts(conf), **places[_OPTIONS[0]]}
     theirs = [options.get("visibility_timeout") for options in places.values()] + [conf.get("visibility_timeout")]
     known = [_seconds("visibility_timeout", _number(v)) for v in theirs if v is not None]
     visible = max([_seconds("visibility_timeout", visibility_timeout), *known])
@@ -85,6 +88,14 @@ def apply_robust_settings(
         **{name: {**options, "visibility_timeout": _whole(visible)} for name, options in places.items()},
         "visibility_timeout": _whole(visible),
     }
+    if str(conf.result_backend or "").startswith(("redis", "sentinel")):
+        careful = CAREFUL["redis"]
+        settings |= {
+            "redis_socket_timeout": _shorter(careful["socket_timeout"], conf.redis_socket_timeout),
+            "redis_socket_connect_timeout": _shorter(
+                careful["socket_connect_timeout"], conf.redis_socket_connect_timeout
+            ),
+        }
     bounds = {"visibility_timeout": visible if _redelivers(conf) else math.inf, "lock_ttl": lock_ttl or math.inf}
     if app.finalized:
         for task, problem in _too_long(app, bounds):
@@ -96,6 +107,22 @@ def apply_robust_settings(
 
 
 # ---------------------------------------------------------------------- tasks with limits of their own
+
+
+def _timeouts(conf: Any) -> Mapping[str, Any]:
+    """The socket timeouts of the broker's kind; none for a kind that is not known."""
+    urls = conf.broker_write_url or conf.broker_url or "amqp://"
+    first = str(urls.split(";")[0] if isinstance(urls, str) else next(iter(urls), ""))
+    kinds = {
+        "redis": "redis",
+        "rediss": "redis",
+        "sentinel": "redis",
+        "valkey": "redis",
+        "amqp": "amqp",
+        "amqps": "amqp",
+        "pyamqp": "amqp",
+    }
+    return CAREFUL.get(kinds.get(first.partition(":")[0], ""), {})
 
 
 def _redelivers(conf: Any) -> bool:

@@ -7,8 +7,10 @@ for one that takes connections and does not answer (T004-q).
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from duly.kernel.errors import DestinationUnavailable, PermanentError, brief
@@ -38,6 +40,32 @@ MESSAGE = frozenset({
     ("kombu.exceptions", "EncodeError"), ("kombu.exceptions", "SerializationError"), ("kombu.exceptions", "ContentDisallowed"),
     ("amqp.exceptions", "ContentTooLarge"), ("redis.exceptions", "DataError"),
 })  # fmt: skip
+
+
+_lock = threading.Lock()
+_careful: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def be_careful(app: Any) -> None:
+    """Before the first connection of a Celery application: what it does not say about its broker, so that "sent" is true and nobody waits
+    for ever. Once for each; nothing is opened.
+    """
+    conf, connect = getattr(app, "conf", None), getattr(app, "connection_for_write", None)
+    if conf is None or connect is None:
+        return
+    with _lock:
+        try:
+            if app in _careful:
+                return
+            _careful.add(app)
+        except TypeError:  # it cannot be remembered: done again, which changes nothing
+            pass
+        driver = None
+        with suppress(Exception), connect() as connection:  # an address that cannot be used is told by the send
+            driver = connection.transport.driver_type
+        careful = CAREFUL.get(driver, {}) if isinstance(driver, str) else {}
+        if careful:
+            conf.broker_transport_options = {**careful, **(conf.broker_transport_options or {})}
 
 
 @contextmanager

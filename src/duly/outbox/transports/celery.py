@@ -5,12 +5,11 @@ A payload that is an object becomes the keyword arguments, anything else the onl
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.outbox.message import Message
-from duly.outbox.transports.brokers import CAREFUL, meaning
+from duly.outbox.transports.brokers import be_careful, meaning
 
 #: Headers of Celery's own protocol: a message's headers of these names are left out.
 _CELERYS = frozenset({
@@ -29,7 +28,6 @@ class CeleryTransport:
             if name in options:
                 raise InvalidArgument(name, "is decided by the message.", "Leave it out.")
         self._app, self._options = app, options
-        self._careful, self._lock = False, threading.Lock()
 
     def send(self, message: Message) -> None:
         """Publish the task. Raises DestinationUnavailable when the broker cannot be reached, PermanentError for what cannot be encoded.
@@ -42,21 +40,8 @@ class CeleryTransport:
         payload: Any = message.payload
         arguments: dict[str, Any] = {"kwargs": payload} if isinstance(payload, dict) else {"args": [payload]}
         headers = {name: value for name, value in message.headers.items() if name.lower() not in _CELERYS}
-        self._be_careful()
+        be_careful(self._app)
         with meaning():
             self._app.send_task(
                 message.target, task_id=message.message_id, headers=headers, **arguments, **self._options
             )
-
-    def _be_careful(self) -> None:
-        """Before the first connection: what the application does not say about its broker, so that "sent" is true."""
-        with self._lock:
-            if self._careful:
-                return
-            self._careful = True
-            conf, connect = getattr(self._app, "conf", None), getattr(self._app, "connection_for_write", None)
-            if conf is None or connect is None:
-                return
-            with connect() as connection:  # opens nothing
-                careful = CAREFUL.get(connection.transport.driver_type, {})
-            conf.broker_transport_options = {**careful, **(conf.broker_transport_options or {})}

@@ -1,0 +1,173 @@
+"""Everything that a commit waits for has a deadline (T004-q)."""
+
+from __future__ import annotations
+
+import contextvars
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from contract.hands import wait_until
+from duly.idempotency import MemoryStore, RedisStore, idempotent_task
+from duly.idempotency.reservation import State
+from duly.integrations.celery import apply_robust_settings
+from duly.kernel.errors import StoreUnavailable
+from duly.kernel.events import PROCESS
+from duly.outbox import enqueue_task_after_commit, set_post_commit_sender
+from duly.outbox.transports.brokers import CAREFUL
+from duly.storage import deadline as bounds
+from duly.storage.deadline import Deadline
+from duly.storage.sqlite import make_engine
+
+
+@contextmanager
+def mute() -> Iterator[int]:
+    """A server that accepts and is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    kept.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        for each in kept:
+            each.close()
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def told() -> Iterator[list[Any]]:
+    heard: list[Any] = []
+    stop = PROCESS.listen(heard.append)
+    yield heard
+    stop()
+    set_post_commit_sender(None)
+
+
+def commit(*names: str) -> None:
+    with Session(make_engine("sqlite://")) as session, session.begin():
+        for name in names:
+            enqueue_task_after_commit(session, name)
+
+
+def results(told: list[Any]) -> list[tuple[str, str]]:
+    return [(e.facts["task_name"], e.facts["result"]) for e in told if e.name == "postcommit"]
+
+
+@pytest.mark.parametrize("scheme", ["redis", "pyamqp"])
+def test_a_hung_broker_keeps_no_commit(told: list[Any], scheme: str) -> None:  # F8
+    with mute() as port:
+        app = Celery(
+            "hung", broker=f"{scheme}://127.0.0.1:{port}//" if scheme == "pyamqp" else f"redis://127.0.0.1:{port}/0"
+        )
+        set_post_commit_sender(app, within=0.2)
+        commit("one")  # would stand here for minutes
+        commit("two")  # waits behind the first, and keeps nobody
+        assert [e.name for e in told] == ["postcommit_late"] * 2
+        kind = "redis" if scheme == "redis" else "amqp"
+        assert app.conf.broker_transport_options.items() >= dict(CAREFUL[kind]).items()
+
+
+def test_what_is_late_tells_its_result_and_what_waits_behind_it_follows_in_order(told: list[Any]) -> None:
+    go, sent = threading.Event(), list[str]()
+
+    def sender(name: str, args: Any, kwargs: Any, options: Any) -> None:
+        if name == "a":
+            assert go.wait(30)
+        if name == "c":
+            raise OSError("gone")
+        sent.append(name)
+
+    set_post_commit_sender(sender, within=0.05)
+    commit("a", "b")
+    commit("c")
+    commit("d")
+    assert (sent, results(told)) == ([], [])
+    go.set()
+    wait_until(lambda: len(results(told)) == 4)
+    assert sent == ["a", "b", "d"]
+    assert results(told) == [("a", "enqueued"), ("b", "enqueued"), ("c", "skipped"), ("d", "enqueued")]
+
+
+def test_what_has_no_place_behind_a_late_one_is_told_as_skipped(
+    told: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MOST_BEHIND", 1)
+    go = threading.Event()
+    set_post_commit_sender(lambda *_: go.wait(30), within=0.05)
+    for name in ("a", "b", "c"):
+        commit(name)
+    assert results(told) == [("c", "skipped")]
+    go.set()
+    wait_until(lambda: len(results(told)) == 3)
+
+
+def test_a_call_is_made_with_the_callers_context_and_raises_to_whoever_waits() -> None:
+    who = contextvars.ContextVar("who", default="")
+    who.set("ada")
+    seen: list[str] = []
+    bound = Deadline(30)
+    assert bound.run(lambda: seen.append(who.get())) == "done"
+    with pytest.raises(KeyboardInterrupt):
+        bound.run(lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
+    assert seen == ["ada"]
+
+
+def test_a_hung_store_of_keys_keeps_no_commit_and_its_end_is_written_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # C2
+    monkeypatch.setattr("duly.idempotency.together.Deadline", lambda: Deadline(0.05))
+    go, hangs = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        def replace(self, old: Any, new: Any) -> bool:
+            if hangs.is_set():
+                assert go.wait(30)
+            return super().replace(old, new)
+
+    store = Slow()
+
+    @idempotent_task(name="slow", store=store, key=lambda session: "k")
+    def body(session: Session) -> int:
+        session.execute(text("SELECT 1"))
+        return 7
+
+    with Session(make_engine("sqlite://")) as session, session.begin():
+        body(session)
+        hangs.set()
+    [found] = store._kept.values()
+    assert found.state is State.IN_PROGRESS, "the commit is over, and the end is on its way"
+    go.set()
+    wait_until(lambda: [kept.state for kept in store._kept.values()] == [State.SUCCEEDED])
+
+
+def test_a_client_of_redis_that_would_wait_for_ever_is_bounded() -> None:  # C2
+    with mute() as port:
+        store = RedisStore(Redis(port=port, socket_timeout=None), timeout=0.1)
+        with pytest.raises(StoreUnavailable, match="TimeoutError"):
+            store.read("t", "k")
+        store.close()
+
+
+def test_robust_settings_bound_the_broker_and_the_results_and_keep_what_is_said() -> None:  # T004-q
+    app = Celery("x", broker="redis://localhost/0", backend="redis://localhost/1")
+    app.conf.broker_transport_options = {"socket_timeout": 3}
+    found = apply_robust_settings(app)
+    assert found["broker_transport_options"]["socket_timeout"] == 3
+    assert found["broker_transport_options"]["socket_connect_timeout"] == 5
+    assert (found["redis_socket_timeout"], found["redis_socket_connect_timeout"]) == (15, 5)
+    plain = Celery("y", broker="amqp://localhost")
+    assert apply_robust_settings(plain)["broker_transport_options"]["read_timeout"] == 15
