@@ -100,10 +100,10 @@ class _Place:
 
 
 class Holds:
-    """What one relay knows of its destinations. ``tell`` hears ``(name, hold)`` of each change: ``held`` or ``open``."""
+    """What one relay knows of its destinations. ``listener`` hears ``(name, hold)`` of each change: ``held`` or ``open``."""
 
-    def __init__(self, backoff: Backoff, tell: Callable[[str, Hold, datetime], None] = lambda *_: None) -> None:
-        self._backoff, self._tell = backoff, tell
+    def __init__(self, backoff: Backoff, listener: Callable[[str, Hold, datetime], None] = lambda *_: None) -> None:
+        self._backoff, self._listener = backoff, listener
         self._places: dict[str, _Place] = {}
         self._changed: set[str] = set()
         self._lock = threading.Lock()
@@ -141,7 +141,7 @@ class Holds:
             if opened is not None:
                 self._changed.add(message.destination)
         if opened is not None:
-            self._tell("open", opened, now)
+            self._listener("open", opened, now)
 
     def failed(self, message: Message, problem: BaseException, now: datetime, u: float = 0.0) -> float | None:
         """Take note of a failure. Returns the seconds that the message waits without having used an attempt; None: it has used one.
@@ -168,7 +168,7 @@ class Holds:
             place.failures += 1
             wait, told = self._kept(place, message, fault, problem, now, u)
         if told is not None:
-            self._tell("held", told, now)
+            self._listener("held", told, now)
         return wait
 
     def _kept(
