@@ -184,6 +184,7 @@ class Backlog(TypedDict):
     sent: int | None
     oldest_at: str | None
     oldest_age: float
+    hold: Hold | None
 
 
 class Blackout(TypedDict):
@@ -433,6 +434,16 @@ class HeldSchedule(TypedDict):
     schedule: str
     count: int
     first: list[str]
+
+
+class Hold(TypedDict):
+    """Why a relay sends nothing to a destination at this moment. Its messages wait and use no attempt."""
+
+    kind: Literal["away", "refused"]
+    since: str
+    until: str
+    tries: int
+    problem: str
 
 
 class HoldIn(TypedDict):
