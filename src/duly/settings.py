@@ -311,6 +311,11 @@ class Settings:
     oidc_roles: str = _setting(
         "", "", "Which role each value of it is: ops=operator, heads=admin; or a JSON object. The highest counts."
     )
+    oidc_groups_url: str = _setting(
+        "",
+        "URL",
+        "Where groups are asked for that are too many for a token; for Entra https://graph.microsoft.com/v1.0/me/getMemberObjects, with a scope such as User.Read in oidc_scopes. Empty: such a login is refused with the reason.",
+    )
     oidc_default_role: str = _setting(
         "none",
         "",

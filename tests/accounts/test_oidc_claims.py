@@ -204,3 +204,38 @@ def test_the_challenge_is_that_of_the_standard(monkeypatch: pytest.MonkeyPatch) 
     # RFC 7636, appendix B
     monkeypatch.setattr(Flow, "verifier", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk")
     assert Flow("").challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+
+
+GROUPS = {"oidc_roles_claim": "groups", "oidc_roles": "heads=admin"}
+POINTER = {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph.windows.net/x"}}}
+
+
+@pytest.mark.parametrize("default", ["viewer", "none"])
+@pytest.mark.parametrize(
+    "said", [POINTER, {"_claim_names": {"groups": "src1"}}, {"hasgroups": True}, {"hasgroups": "true"}, {"groups:src1": "https://x"}],
+    ids=str,
+)  # fmt: skip
+def test_who_is_in_too_many_groups_gets_no_role_but_the_reason(said: dict[str, Any], default: str) -> None:
+    # C048
+    assert refused({**ANN, **said}, **GROUPS, oidc_default_role=default) == "groups_overage"
+    with pytest.raises(LoginRefused, match=r"too many.*app role.*oidc_groups_url"):
+        claims.read({**ANN, **said}, read(**GROUPS, oidc_default_role=default))
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "role"),
+    [
+        ({**POINTER, "groups": ["heads"]}, GROUPS, Role.ADMIN),
+        ({**POINTER, "roles": ["heads"]}, {**GROUPS, "oidc_roles_claim": "roles"}, Role.ADMIN),  # an app role is told all the same
+        ({"hasgroups": True}, {**GROUPS, "oidc_roles_claim": "roles"}, Role.VIEWER),
+        ({"hasgroups": False}, GROUPS, Role.VIEWER),
+        ({"_claim_names": {"address": "src1"}}, GROUPS, Role.VIEWER),
+        ({"_claim_names": "groups"}, GROUPS, Role.VIEWER),
+        (POINTER, {}, Role.VIEWER),
+    ],
+)  # fmt: skip
+def test_a_pointer_to_groups_matters_only_where_they_give_the_role_and_are_not_there(
+    said: dict[str, Any], given: dict[str, Any], role: Role
+) -> None:
+    # C048
+    assert claims.read({**ANN, **said}, read(**given)).role is role

@@ -297,3 +297,27 @@ def test_a_subject_that_no_database_keeps_is_refused_and_on_record(app: Duly, si
     with pytest.raises(LoginRefused):
         sign_on.enter({**ANN, "sub": sub})
     assert trail(app, "LOGIN_FAILED")[0].meta["reason"] == "subject"
+
+
+def test_an_administrator_in_too_many_groups_neither_keeps_nor_loses_the_role_in_silence(
+    db_url: str, clock: ManualClock
+) -> None:
+    # C048
+    app = Duly(
+        db_url, clock=clock, oidc_issuer=ISSUER, oidc_client_id="duly", oidc_default_role="viewer", oidc_roles_claim="groups",
+        oidc_roles="heads=admin",
+    )  # fmt: skip
+    try:
+        options = ready(app.settings)
+        assert options is not None
+        sign_on, accounts = SignOn(app, options), Accounts(app)
+        session = sign_on.enter({**ANN, "groups": ["heads"]})
+        with pytest.raises(LoginRefused, match="too many"):
+            sign_on.enter({**ANN, "_claim_names": {"groups": "src1"}})
+        assert accounts.by_login(session) is None  # what they may now, nobody can say
+        (row,) = trail(app, "LOGIN_FAILED")
+        assert (row.meta["reason"], row.meta["role"]) == ("groups_overage", "admin")
+        assert sign_on.enter({**ANN, "groups": ["heads"]})
+        assert accounts.user("ann@example.org").role.word == "admin"
+    finally:
+        app.close()

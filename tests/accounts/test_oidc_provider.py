@@ -267,3 +267,20 @@ def test_a_code_is_worth_nothing_without_what_the_browser_began_with(there: Play
         return await one.claims(FLOW, code, BACK, NOW)
 
     assert "400 invalid_grant" in failed(one, lambda _: asyncio.run(go())).told
+
+
+def test_groups_that_are_too_many_for_a_token_are_asked_for_where_the_settings_say(there: Playing) -> None:
+    # C048
+    given = {"oidc_roles_claim": "groups", "oidc_roles": "heads=admin"}
+    there.claims = {"_claim_names": {"groups": "src1"}}
+    there.instead["/groups"] = (200, json.dumps({"value": ["x", "heads", 3]}).encode())
+    assert "groups" not in log_in(provider(there, **given))
+    assert ("/groups", {}) not in [(path, {}) for path, _ in there.asked]
+    given["oidc_groups_url"] = f"{there.url}/groups"
+    assert log_in(provider(there, **given))["groups"] == ["x", "heads"]
+    there.instead["/groups"] = (403, b'{"error": {"code": "Authorization_RequestDenied"}}')
+    assert "groups" not in log_in(provider(there, **given))  # refused in words, where the claims are read
+    there.instead["/groups"] = (503, b"{}")
+    assert failed(provider(there, **given)).away
+    there.claims = {"groups": ["heads"]}
+    assert log_in(provider(there, **given))["groups"] == ["heads"]

@@ -51,6 +51,23 @@ def find(claims: Mapping[str, Any], place: str) -> Any:
     return found
 
 
+def overflows(claims: Mapping[str, Any], options: Options) -> bool:
+    """Return whether the provider left out the claim of roles because it is too long.
+
+    Entra sends a pointer instead of more than 200 groups (``_claim_names``, OpenID Connect Core 5.6.2), or ``hasgroups``.
+    """
+    place = options.roles_claim
+    if not place or find(claims, place) is not None:
+        return False
+    name, pointers = place.partition(".")[0], claims.get("_claim_names")
+    if isinstance(pointers, Mapping) and (place in pointers or name in pointers):
+        return True
+    has_groups = str(claims.get("hasgroups", "")).lower() == "true" or any(
+        key.startswith("groups:src") for key in claims
+    )
+    return name == "groups" and has_groups
+
+
 def changes(user: User, claimed: Claimed) -> dict[str, Any]:
     """What of an account is not as the provider says any more: columns and their new values."""
     out: dict[str, Any] = {}
@@ -91,6 +108,13 @@ def _name(claims: Mapping[str, Any], options: Options, address: str | None) -> s
 
 
 def _role(claims: Mapping[str, Any], options: Options) -> Role:
+    if overflows(claims, options):
+        # neither the role of before nor the default: what they may now, nobody can say
+        raise LoginRefused(
+            "groups_overage",
+            f"Your groups were not sent because there are too many ({options.roles_claim}), so your role is not known. Ask an administrator to give you an app role "
+            "at the identity provider, to have it send only the groups that are assigned to Duly, or to set oidc_groups_url.",
+        )
     found = find(claims, options.roles_claim) if options.roles_claim else None
     values = found if isinstance(found, list) else [found]
     given = [options.roles[one] for one in values if isinstance(one, str) and one in options.roles]

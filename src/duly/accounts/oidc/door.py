@@ -158,6 +158,10 @@ class SignOn:
         if user is not None:
             self._store.end_logins(c, user.id)
         shown, told = subject if subject.isprintable() else "", {}
+        if (
+            user is not None and refused.reason == "groups_overage"
+        ):  # it stays what it was, and lets them do nothing meanwhile
+            told = {"role": user.role.word}
         if refused.name:  # whose name it is, of whom nothing is touched
             user, told = self._store.user(c, refused.name), {"name": refused.name}
         self._store.audit(

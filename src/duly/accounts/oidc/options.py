@@ -45,6 +45,8 @@ class Options:
     domains: frozenset[str]
     #: What the button says.
     label: str
+    #: Where the groups of who has too many are asked for. Empty: nowhere.
+    groups_url: str = ""
 
 
 def read(s: Settings) -> Options | None:
@@ -78,9 +80,11 @@ def read(s: Settings) -> Options | None:
     for one in sorted(domains):
         if not _DOMAIN.fullmatch(one):
             raise InvalidArgument("oidc_domains", f"names {one!r}, which is no domain.", "Write example.org, with commas between several.")  # fmt: skip
+    if s.oidc_groups_url:
+        check_url("oidc_groups_url", s.oidc_groups_url)
     return Options(
         s.oidc_issuer, s.oidc_client_id, s.oidc_client_secret, " ".join(scopes), s.oidc_redirect_url, names, s.oidc_roles_claim, roles, default,
-        s.oidc_tenant_claim, domains, s.oidc_label or LABEL,
+        s.oidc_tenant_claim, domains, s.oidc_label or LABEL, s.oidc_groups_url,
     )  # fmt: skip
 
 

@@ -94,7 +94,24 @@ class Provider:
             more = await self._more(found.userinfo, access)
             # of somebody else nothing may be used (Core, 5.3.4), and some know people by another subject there
             claims = {**more, **claims} if more.get("sub") == claims["sub"] else claims
+        if isinstance(access, str) and self.options.groups_url and reading.overflows(claims, self.options):
+            groups = await self._groups(access)
+            claims = claims if groups is None else {**claims, self.options.roles_claim: groups}
         return claims
+
+    async def _groups(self, access: str) -> list[str] | None:
+        """Return the groups of who has too many for a token; None where they are refused. Raises ProviderFailed where no one answers."""
+        headers = {"Authorization": f"Bearer {access}", "Content-Type": "application/json"}
+        try:
+            found = await self._ask(
+                "the groups", "POST", self.options.groups_url, headers, content=b'{"securityEnabledOnly":false}'
+            )
+        except ProviderFailed as failed:
+            if failed.away:
+                raise
+            return None
+        listed = found.get("value")
+        return [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else None
 
     async def _more(self, url: str, access: str) -> Mapping[str, Any]:
         """What the provider tells besides; empty where it does not want to. Raises ProviderFailed where it is away."""
@@ -208,10 +225,11 @@ class Provider:
     # ------------------------------------------------------------------ asking
 
     async def _ask(
-        self, what: str, method: str, url: str, headers: Mapping[str, str] = {}, form: Mapping[str, str] | None = None
+        self, what: str, method: str, url: str, headers: Mapping[str, str] = {}, form: Mapping[str, str] | None = None,
+        content: bytes | None = None,
     ) -> Mapping[str, Any]:  # fmt: skip
         """One exchange, whose answer is a JSON object. Raises ProviderFailed."""
-        content = None if form is None else urlencode(form).encode()
+        content = content if form is None else urlencode(form).encode()
         kind = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
         try:
             async with asyncio.timeout(WITHIN):
