@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -181,15 +182,15 @@ def test_passes_that_are_asked_for_while_one_is_under_way_are_one_more(stage: St
     stage.automation("a", "09:00")
     controller, count = stage.room.controller, [0]
     entered, go_on = threading.Event(), threading.Event()
-    inner = controller._tick
+    inner = controller._moving
 
-    def slow(slot: str) -> datetime | None:
+    def slow(connection: Any) -> Any:
         count[0] += 1
         entered.set()
         assert go_on.wait(20)
-        return inner(slot)
+        return inner(connection)
 
-    controller._tick = slow  # type: ignore[method-assign]
+    controller._moving = slow  # type: ignore[method-assign]
     first = threading.Thread(target=controller.tick)
     first.start()
     assert entered.wait(20)

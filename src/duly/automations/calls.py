@@ -8,7 +8,7 @@ events and audit rows. Calls of one answer are made one after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -32,6 +32,7 @@ from duly.jobs.run import LeaseLost, Settled, clean, is_unawaited
 from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
 from duly.jobs.tables import job_keys
+from duly.kernel.binding import is_async
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument
 from duly.kernel.exception_group import decisive
 from duly.kernel.rooms import is_of_a_room, whose
@@ -126,11 +127,12 @@ class CallMaker:
 
             def record(connection: Connection, answer: Any) -> None:
                 now = self.db.present(connection)
-                self.fence.hold(connection, last_activity_at=now, calls=session.calls + 1)
+                self.fence.hold_to_finish(connection, calls=session.calls + 1)
                 self._closed(connection, now, session, call, after, "do", result_text(finished(answer), limit))
 
+            await self.fence.write(lambda c, now: self.records.begin_call(c, call, now, tool.timeout))
             try:
-                await with_session(self.db, fn, *tool.session, tool.timeout, record)
+                await self._to_its_end(with_session(self.db, fn, *tool.session, tool.timeout, record), tool)
             except (DatabaseError, SlotLost, LeaseLost, Cancel, GeneratorExit):
                 raise
             except BaseException as error:  # SystemExit too: the call fails, the worker goes on
@@ -142,6 +144,7 @@ class CallMaker:
             return
 
         def ahead(connection: Connection, now: datetime) -> Call:
+            self.records.begin_call(connection, call, now, tool.timeout)
             return self.records.move_call(connection, call, "call", now)
 
         made = session.calls + 1 if call.status is CallStatus.ASKED else session.calls
@@ -149,7 +152,7 @@ class CallMaker:
         event = "do"
         try:
             async with asyncio.timeout(tool.timeout):
-                result = result_text(finished(await called(fn, tool.fn, None)), limit)
+                result = result_text(finished(await self._to_its_end(called(fn, tool.fn, None), tool)), limit)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -157,6 +160,23 @@ class CallMaker:
                 raise
             event, result = "fail", failure(own(error), tool.timeout)
         await self._close(session, call, after, event, result)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, Any], tool: FunctionTool) -> Any:
+        """Wait for a function. A plain one on its thread cannot be stopped: where the session lost its slot it is waited for all the same, so
+        that its result is on record, and the slot free when it has ended; after its timeout it goes on behind this (``Fence.left``)."""
+        if is_async(tool.fn):
+            return await work
+        going = asyncio.ensure_future(outcome(work))
+        try:
+            answer, error = await asyncio.shield(going)
+        except asyncio.CancelledError:
+            if self.fence.job.reason != "cancel":
+                self.fence.left.append(going)
+                raise
+            answer, error = await going
+        if error is not None:
+            raise error
+        return answer
 
     # ------------------------------------------------------------------ tasks
 
@@ -204,7 +224,7 @@ class CallMaker:
         def act(connection: Connection, now: datetime) -> CallStatus:
             return self._closed(connection, now, session, call, after, event, result)
 
-        self._tell(session, call, await self.fence.write(act))
+        self._tell(session, call, await self.fence.finish(act))
 
     def _closed(
         self, connection: Connection, now: datetime, session: Session, call: Call, after: int, event: str, result: str
@@ -226,6 +246,14 @@ class CallMaker:
     def _shown(self, name: str) -> str:
         """A tool's name for the trail; one that the model made up is something that it said."""
         return name if is_of_a_room(name) or self.tools.find(name) is not None else "(unknown)"
+
+
+async def outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What a function answers or raises, as values: a task that raises SystemExit ends the loop."""
+    try:
+        return await work, None
+    except BaseException as error:
+        return None, error
 
 
 def finished(answer: Any) -> Any:

@@ -27,6 +27,7 @@ from duly.automations.plan import (
     Skipped,
     Stopped,
     Watch,
+    dropped,
     gives_way,
     next_in_queue,
     next_look,
@@ -43,7 +44,7 @@ from duly.automations.session import (
     SessionType,
     Status,
 )
-from duly.automations.store import SessionStore, Slot, SlotLost
+from duly.automations.store import Busy, SessionStore, Slot, SlotLost
 from duly.jobs.admin import JobAdmin
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
@@ -56,6 +57,16 @@ AI_SESSION, QUEUE = "AI_SESSION", "automations"
 ACTOR = "automations"
 #: Audit actions.
 REQUESTED, STARTED, RESUMED = "SESSION_REQUESTED", "SESSION_STARTED", "SESSION_RESUMED"
+#: Why a planned instant is left out: nobody was there in time, or a later one runs in its place …
+MISSED = frozenset({"catch_up_window", "dismissed"})
+#: … or a person decided so.
+DISABLED, RESCHEDULED, DROPPED = "disabled", "rescheduled", "removed"
+#: Under which a session that an event has run keeps, in its options, the automations that had caused the event.
+CAUSES = "caused_by"
+#: A job is followed back over so many parents.
+MOST_ANCESTORS = 32
+#: How soon it is looked again whether a call has ended that keeps a slot.
+LOOK_AGAIN = timedelta(seconds=1)
 INTERRUPTED, SESSION_ENDED, SKIPPED = "SESSION_INTERRUPTED", "SESSION_ENDED", "AUTOMATION_SKIPPED"
 
 
@@ -104,12 +115,25 @@ class SessionController:
         while self._again.is_set() and self._ticking.acquire(blocking=False):
             try:
                 self._again.clear()
-                slots = self.db.read(self.store.slots)
-                looks = [self._tick(slot.name) for slot in slots]
+                moving, looks = self.db.read(self._moving)
+                looks += [self._tick(slot) for slot in sorted(moving)]
                 look_at = min((look for look in looks if look is not None), default=None)
             finally:
                 self._ticking.release()
         return look_at
+
+    def _moving(self, c: Connection) -> tuple[set[str], list[datetime | None]]:
+        """The slots in which there is something to do, and when to look again at the others: what costs a transaction is what moves, however
+        many slots there are. What is done is decided anew under the lock of each."""
+        moving, now = self.store.moving(c), self.db.present(c)
+        looks: list[datetime | None] = []
+        for slot, (facts, broken) in self.store.all_facts(c).items():
+            due = self.scheduler.get_next_session(facts, now)
+            if broken or not isinstance(due, Nothing) or self.scheduler.left_out(facts, now):
+                moving.add(slot)
+            else:
+                looks.append(next_look(facts, now))
+        return moving, looks
 
     def _tick(self, slot: str) -> datetime | None:
         done = self.db.write(lambda c: self.tick_in(c, slot))
@@ -125,11 +149,14 @@ class SessionController:
     def _pass(self, c: Connection, slot: Slot, now: datetime, done: Pass) -> None:
         held = self._held(c, slot)
         chat: Session | None = None
+        if held is None and self._is_busy(c, slot, now, done):
+            return
         if held is not None:
             facts = self._holder(c, held, now)
             stopped = self.should_stop_inactive_session(facts, now)
             if stopped is not None:
-                self._release(c, held, stopped, now, done, ACTOR, self._asked_to_wait(c, held, stopped, now))
+                if self._release(c, held, stopped, now, done, ACTOR, self._asked_to_wait(c, held, stopped, now)):
+                    return
             elif facts.is_run is False:
                 self._run_again(c, held, now, done)
                 return
@@ -145,20 +172,34 @@ class SessionController:
         if self.process_next_in_queue(c, slot.name, chat, now, done):
             return
         facts_of, broken = self.store.facts(c, slot.name)
+        for automation, skip in self.scheduler.left_out(facts_of, now):
+            self.note_skips(c, automation, [skip], now, done)
         for each in broken:
             if self.store.set_error(c, each.automation_id, each.problem):
                 done.tell("automation_broken", "error", automation=each.automation_id, error=each.problem)
         next_session = self.scheduler.get_next_session(facts_of, now)
         if isinstance(next_session, Nothing):
-            done.look_at = next_look(facts_of, now)
+            # a chat that waits behind one whose person is there looks again when they may have gone
+            looks = next_look(facts_of, now), None if chat is None else chat.wanted_until
+            done.look_at = min((look for look in looks if look is not None), default=None)
             return
-        if chat is not None:
-            self._evict(c, chat, now, done)
+        if chat is not None and self._evict(c, chat, now, done):
+            return
         if isinstance(next_session, Resume):
             self.resume_session(c, next_session, now, done)
         else:
             self.create_scheduled_session(c, slot.name, next_session, now, done)
         done.look_at = now + self.watch.max_inactivity + TICK
+
+    def _is_busy(self, c: Connection, slot: Slot, now: datetime, done: Pass) -> bool:
+        """Is a call of the session that had the slot still under way? Then nobody gets it: one at a time means the work (R001-54)."""
+        if slot.busy_job_id is None and slot.busy_session_id is None:
+            return False
+        if self.store.is_busy(c, slot, now):
+            done.look_at = now + LOOK_AGAIN
+            return True
+        self.store.set_slot(c, slot.name, None, None, now)
+        return False
 
     def should_stop_inactive_session(self, held: Holder, now: datetime) -> Stopped | None:
         """The only watchdog there is (``plan``)."""
@@ -179,9 +220,10 @@ class SessionController:
             return Holder(session.type, last, session.is_waiting_for_network, None, session.crashes)
         job = self.store.job(c, session.job_id, now)
         if not session.is_waiting_for_network and session.type is SessionType.AUTOMATION:
-            # one that no worker takes up is not silent: it was not asked anything; nor is it when one has just taken it
-            waits = job.waits or (job.lives and job.started_at is None and self.store.child_waits(c, session.id, now))
-            last = now if waits else max(last, job.started_at or last)
+            # one that no worker takes up is not silent: it was not asked anything; nor is it when one has just taken it, or
+            # while a job that it waits for lives, or a function may take its time
+            quiet = self.store.quiet_until(c, session.id, now) if job.lives else None
+            last = now if job.waits else max(last, job.started_at or last, quiet or last)
         return Holder(session.type, last, session.is_waiting_for_network, job.lives, session.crashes, job.is_cancelled)
 
     def _asked_to_wait(self, c: Connection, held: Session, stopped: Stopped, now: datetime) -> datetime | None:
@@ -225,18 +267,18 @@ class SessionController:
         return SessionControl.QUEUED
 
     def process_next_in_queue(self, c: Connection, slot: str, chat: Session | None, now: datetime, done: Pass) -> bool:
-        """Give the slot to who is first in the queue (R001-13). ``chat``: one that has it and gives way to an automation, but to no other chat."""
+        """Give the slot to who is first in the queue (R001-13). ``chat``: one that has it and gives way: to an automation, and to another chat
+        where nobody is there in it any more."""
         waiting = self.store.waiting(c, slot)
-        if chat is not None:
+        if chat is not None and chat.wanted_until is not None and chat.wanted_until >= now:
             waiting = [one for one in waiting if one.type is SessionType.AUTOMATION]
         head = next_in_queue(waiting)
         if head is None:
             return False
         session = self.store.session(c, head.session_id, lock=True)
         assert session is not None
-        if chat is not None:
-            self._evict(c, chat, now, done)
-        self._activate(c, session, RoundReason.AUTOMATION_START, now, done)
+        if chat is None or not self._evict(c, chat, now, done):
+            self._activate(c, session, RoundReason.AUTOMATION_START, now, done)
         return True
 
     def resume_session(self, c: Connection, next_session: Resume, now: datetime, done: Pass) -> None:
@@ -254,7 +296,7 @@ class SessionController:
         """Make the session of an occurrence, and give it the slot: it is born with it (T001-e)."""
         found = self.definitions.get(c, create.automation_id)
         assert found is not None
-        self._note_skips(c, create.automation_id, found.tenant, create.skips, now, done)
+        self.note_skips(c, create.automation_id, create.skips, now, done)
         activation = secrets.token_hex(8)
         ident = self.store.add(
             c, Status.ACTIVE, tenant=found.tenant, slot=slot, type=SessionType.AUTOMATION, now=now, title=found.name,
@@ -263,14 +305,25 @@ class SessionController:
         self.records.copy_seed(c, found.seed_session_id, ident, now)
         self._given(c, self._known(c, ident), activation, RoundReason.AUTOMATION_START, now, done)
 
-    def _note_skips(
-        self, c: Connection, automation: int, tenant: str, skips: Sequence[Skipped], now: datetime, done: Pass
+    def note_skips(
+        self, c: Connection, automation: int, skips: Sequence[Skipped], now: datetime, done: Pass, actor: str = ACTOR
     ) -> None:
+        """Put planned instants that are left out on record: in the ledger, on the trail, and as an event (R001-52)."""
+        found = self.definitions.get(c, automation) if skips else None
+        if found is None:
+            return
         self.store.note_skips(c, automation, skips, now)
         for skip in skips:
             told = {"count": skip.count, "reason": skip.reason, "first": skip.first_at, "last": skip.last_at}
-            self.definitions.audit(c, automation, tenant, ACTOR, SKIPPED, **told)
-            done.tell("automation_skipped", "warning", automation=automation, **told)
+            self.definitions.audit(c, automation, found.tenant, actor, SKIPPED, **told)
+            level = "warning" if skip.reason in MISSED else "info"
+            done.tell("automation_skipped", level, automation=automation, **told)
+
+    def drop(self, c: Connection, automation: int, reason: str, now: datetime, done: Pass, actor: str) -> None:
+        """An automation is switched on or off, removed, or planned anew: what was due and has not run does not run any more, and is on record."""
+        facts = self.store.facts_of(c, automation)
+        skip = None if facts is None else dropped(facts, now, reason)
+        self.note_skips(c, automation, [] if skip is None else [skip], now, done, actor)
 
     def _activate(self, c: Connection, session: Session, reason: RoundReason, now: datetime, done: Pass) -> None:
         activation = secrets.token_hex(8)
@@ -323,20 +376,39 @@ class SessionController:
 
     # ------------------------------------------------------------------ taking it
 
-    def _evict(self, c: Connection, chat: Session, now: datetime, done: Pass) -> None:
+    def _evict(self, c: Connection, chat: Session, now: datetime, done: Pass) -> bool:
         idle = f"nobody used it for more than {self.watch.chat_eviction.total_seconds() / 60:g} min, and an automation is due"
-        self._release(c, chat, Stopped(SessionEndReason.CANCELLED, idle), now, done, ACTOR)
+        return self._release(c, chat, Stopped(SessionEndReason.CANCELLED, idle), now, done, ACTOR)
+
+    def causes(self, c: Connection, job_id: int) -> set[int]:
+        """The automations whose sessions have caused a job: those among its ancestors, and what had caused these."""
+        found: set[int] = set()
+        for _ in range(MOST_ANCESTORS):
+            job = self.engine.reader.get_many(c, [job_id]).get(job_id)
+            if job is None:
+                break
+            of = job.input.get("session") if job.task == AI_SESSION and isinstance(job.input, dict) else None
+            session = self.store.session(c, of) if isinstance(of, int) else None
+            if session is not None and session.automation_id is not None:
+                found |= {session.automation_id, *(session.options or {}).get(CAUSES, ())}
+            if job.parent_id is None:
+                break
+            job_id = job.parent_id
+        return found
 
     def close_active_session(
         self, connection: Connection, session: Session, end_reason: SessionEndReason, detail: str, done: Pass, actor: str,
-        resume_at: datetime | None = None, resumes_early: bool = False,
+        resume_at: datetime | None = None, resumes_early: bool = False, lets_finish: bool = False, is_busy: bool = False,
     ) -> None:  # fmt: skip
         """Take the slot from a session that has it: reason and release in one transaction (T001-g), the next pass in the same one.
 
         ``session``: as it stands under the locks of its slot and its row (``lock``). One with a ``resume_at`` to come does not go on in this very pass.
+        ``lets_finish``: a call of a tool that is under way is not cancelled. ``is_busy``: something of it goes on after its end. In both cases, and
+        where a call cannot be cancelled, nobody gets the slot before that has ended (R001-54).
         """
         now = self.db.present(connection)
-        self._release(connection, session, Stopped(end_reason, detail), now, done, actor, resume_at, resumes_early)
+        stopped = Stopped(end_reason, detail)
+        self._release(connection, session, stopped, now, done, actor, resume_at, resumes_early, lets_finish, is_busy)
         self._pass(connection, self.store.hold_slot(connection, session.slot), now, done)
 
     def lock(self, connection: Connection, session_id: int, tenant: str | None = None) -> Session:
@@ -362,15 +434,25 @@ class SessionController:
 
     def _release(
         self, c: Connection, held: Session, stopped: Stopped, now: datetime, done: Pass, actor: str, resume_at: datetime | None = None,
-        resumes_early: bool = False,
-    ) -> None:  # fmt: skip
-        self.store.set_slot(c, held.slot, None, None, now)
+        resumes_early: bool = False, lets_finish: bool = False, is_busy: bool = False,
+    ) -> bool:  # fmt: skip
+        """Returns whether something of it goes on, so that nobody gets the slot yet."""
+        busy = Busy("", held.job_id) if is_busy else self.store.at_work(c, held, now) if actor != _ITSELF else None
+        self.store.set_slot(c, held.slot, None, None, now, busy)
         self.store.ready_early(c, held.slot, held.id)
-        self._end(c, held, stopped.end_reason, stopped.detail, now, done, actor, resume_at, resumes_early)
+        detail = stopped.detail
+        if busy is not None and busy.tool:
+            detail += f"; its call of {busy.tool} was under way, and the slot is free when that has ended"
+        lets_finish = lets_finish and busy is not None and busy.job_id is not None
+        self._end(c, held, stopped.end_reason, detail, now, done, actor, resume_at, resumes_early, lets_finish)
+        if busy is not None:
+            done.look_at = now + LOOK_AGAIN
+            done.tell("slot_busy", "info", slot=held.slot, session=held.id, tool=busy.tool or None)
+        return busy is not None
 
     def _end(
         self, c: Connection, session: Session, reason: SessionEndReason | None, detail: str, now: datetime, done: Pass, actor: str,
-        resume_at: datetime | None = None, resumes_early: bool = False,
+        resume_at: datetime | None = None, resumes_early: bool = False, lets_finish: bool = False,
     ) -> None:  # fmt: skip
         self.store.leave(c, session, reason, detail, now, resume_at, resumes_early)
         ended = reason in ENDED
@@ -378,7 +460,7 @@ class SessionController:
             called = [call.job_id for call in self.records.open_calls(c, session.id) if call.job_id is not None]
             if called:
                 self.admin.cancel_in(c, called, ACTOR, f"session {session.id} ended")
-        if session.job_id is not None and actor != _ITSELF:
+        if session.job_id is not None and actor != _ITSELF and not lets_finish:
             # whoever runs it hears of it with its next heartbeat; what it writes meanwhile is refused
             self.admin.cancel_in(c, [session.job_id], ACTOR, f"session {session.id} lost the slot")
         level = "info" if reason in (SessionEndReason.COMPLETED, SessionEndReason.SUSPENDED) else "warning"
@@ -390,15 +472,16 @@ class SessionController:
         )  # fmt: skip
         done.tell(
             "session_ended" if ended else "session_interrupted", level, session=session.id, slot=session.slot, type=session.type.value,
-            automation=session.automation_id, reason="CRASH" if reason is None else reason.value, detail=detail or None,
+            automation=session.automation_id, automation_name=session.title if session.automation_id is not None else None,
+            reason="CRASH" if reason is None else reason.value, detail=detail or None,
             seconds=None if session.started_at is None else max(0.0, (now - session.started_at).total_seconds()),
         )  # fmt: skip
 
     def end_by_itself(
-        self, connection: Connection, session: Session, reason: SessionEndReason, detail: str, done: Pass
-    ) -> None:
+        self, connection: Connection, session: Session, reason: SessionEndReason, detail: str, done: Pass, is_busy: bool = False
+    ) -> None:  # fmt: skip
         """As ``close_active_session``, from the job that runs the session: it is not cancelled, it ends."""
-        self.close_active_session(connection, session, reason, detail, done, _ITSELF)
+        self.close_active_session(connection, session, reason, detail, done, _ITSELF, is_busy=is_busy)
 
     # ------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy import Connection
 
 from duly.automations.controller import ACTOR, AI_SESSION, QUEUE
-from duly.automations.executing import MOST_QUEUED, Executing
+from duly.automations.executing import HEARD, MOST_QUEUED, Executing
 from duly.automations.host import Host
 from duly.automations.looking import OWN
 from duly.kernel.errors import DatabaseUnavailable, DulyError, brief
@@ -122,7 +122,8 @@ class Duty(Executing):
             whose = self._db.read(lambda c: self._app.engine.reader.get(c, job)).tenant
         tenants = {a.tenant for a in self._db.read(lambda c: self._definitions.triggered(c, name, whose))}
         for tenant in sorted(tenants):
-            self.fire(name, facts, key=f"event-{mark}", tenant=tenant, actor=ACTOR)
+            cause = job if isinstance(job, int) else None
+            self._fire(name, facts, f"{HEARD}{mark}", tenant, None, ACTOR, cause=cause, is_heard=True)
 
 
 def _is_own(event: Event) -> bool:

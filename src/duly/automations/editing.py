@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection
 
 from duly.automations.automation import Automation, Definition, check_tools, read_definition
-from duly.automations.controller import Pass
+from duly.automations.controller import DISABLED as OFF
+from duly.automations.controller import DROPPED, RESCHEDULED, Pass
 from duly.automations.definitions import name_taken
 from duly.automations.ground import Ground
 from duly.kernel.errors import InvalidArgument, WrongState
@@ -80,6 +81,8 @@ class Editing(Ground):
         def changed(found: Automation) -> Definition:
             return self._definition(changes, found.definition)
 
+        done = Pass()
+
         def act(c: Connection) -> Automation:
             known = self._locked(c, automation, tenant, lambda found: (found.definition.slot, changed(found).slot))
             if version is not None and version != known.version:
@@ -93,12 +96,14 @@ class Editing(Ground):
                 raise name_taken(d.name)
             now = self._db.present(c)
             moved = d.schedule != base.schedule
+            if moved:
+                self.controller.drop(c, known.id, RESCHEDULED if known.is_enabled else OFF, now, done, actor)
             self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None)
             fields = [name for name in Definition.__slots__ if getattr(d, name) != getattr(base, name)]
             self._definitions.audit(c, known.id, known.tenant, actor, CHANGED, fields=fields)
             return self._known(c, known.id)
 
-        return self._changed(act)
+        return self._changed(act, done)
 
     def enable(
         self, automation: int | str, *, tenant: str | None = None, actor: str = "code", reason: str = ""
@@ -116,11 +121,13 @@ class Editing(Ground):
         self, automation: int | str, enabled: bool, tenant: str | None, actor: str, reason: str
     ) -> Automation:
         check_text(reason, "reason")
+        done = Pass()
 
         def act(c: Connection) -> Automation:
             known = self._locked(c, automation, tenant)
             if known.is_enabled != enabled:
                 now = self._db.present(c)
+                self.controller.drop(c, known.id, OFF, now, done, actor)
                 self._definitions.change(
                     c, known, known.definition, now, actor, enabled=enabled, reference_at=now if enabled else None
                 )
@@ -129,7 +136,7 @@ class Editing(Ground):
                 )
             return self._known(c, known.id)
 
-        return self._changed(act)
+        return self._changed(act, done)
 
     def delete(
         self, automation: int | str, *, version: int | None = None, tenant: str | None = None, actor: str = "code", reason: str = ""
@@ -147,6 +154,7 @@ class Editing(Ground):
                 raise WrongState(
                     f"automation {known.id}", f"at version {known.version}", f"be removed from version {version}"
                 )
+            self.controller.drop(c, known.id, DROPPED if known.is_enabled else OFF, self._db.present(c), done, actor)
             self._definitions.remove(c, known.id, self._db.present(c), actor)
             for ident in self.controller.store.unended(c, known.id):
                 self._stop(c, self.controller.lock(c, ident), "its automation was removed", done, actor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -10,12 +10,13 @@ from typing import Any, TypeAlias
 from sqlalchemy import Connection
 
 from duly.automations.automation import Automation, check_tools, read_span
-from duly.automations.controller import REQUESTED, Pass
+from duly.automations.controller import CAUSES, REQUESTED, Pass
 from duly.automations.equipment import Equipment
 from duly.automations.protocol import event_message
 from duly.automations.providers.base import Message, Role
 from duly.automations.session import ExecutionTrigger, Session, SessionControl, SessionEndReason, SessionType, Status
 from duly.jobs.codec import encode_plain
+from duly.jobs.run import CURRENT
 from duly.jobs.session import borrowed
 from duly.kernel.errors import InvalidArgument, WrongState
 from duly.kernel.payload import check_id, check_name, check_text
@@ -25,6 +26,8 @@ Ids: TypeAlias = list[int]
 UNPAUSED, SAID = "SESSION_UNPAUSED", "SESSION_SAID"
 #: Executions of one automation that may wait for the slot.
 MOST_QUEUED = 1_000
+#: How the keys begin of executions that an event of Duly's own has asked for.
+HEARD = "event-"
 #: Seconds for which a queued chat is wanted after its person was heard of last.
 WANTED = 30.0
 
@@ -69,7 +72,18 @@ class Executing(Equipment):
 
         ``payload`` (JSON) is told to the model as data. ``key``: once per key and automation. ``session``: in that transaction, so that nothing is
         executed for what is rolled back; it has the slot at the next pass. Raises InvalidArgument.
+
+        What a session of an automation has caused does not run that automation again (``automation_not_run`` says so): nothing runs itself.
         """
+        run = CURRENT.get()
+        return self._fire(event, payload, key, tenant, session, actor, cause=None if run is None else run.claimed.id)
+
+    def _fire(
+        self, event: str, payload: Mapping[str, Any] | None, key: str | None, tenant: str | None, session: Any, actor: str, *,
+        cause: int | None, is_heard: bool = False,
+    ) -> tuple[Requested, ...]:  # fmt: skip
+        """``cause``: the job that it is told of, or in which it is said. ``is_heard``: it is an event of Duly's own, of which an automation is run
+        only so often (``limits.max_event_runs_per_hour``)."""
         check_name(event, "event")
         text = encode_plain(dict(payload or {}), "payload", self._app.settings.max_payload)
         where = self._tenant(tenant)
@@ -80,12 +94,25 @@ class Executing(Equipment):
                 c, lambda: {each.slot for each in self._definitions.triggered(c, event, where)}
             )
             said = event_message(event, text)
+            causes = set() if cause is None else self.controller.causes(c, cause)
             for each in self._definitions.triggered(c, event, where):
                 if each.slot not in held:
                     continue  # it came after what has happened
                 known = self._find(c, each.id, where, lock=True)
                 try:
-                    one = self._request(c, known, ExecutionTrigger.EVENT, (said,), key, done, actor, passes, event)
+                    self._check_cause(c, known, causes, is_heard)
+                    one = self._request(
+                        c,
+                        known,
+                        ExecutionTrigger.EVENT,
+                        (said,),
+                        key,
+                        done,
+                        actor,
+                        passes,
+                        event,
+                        causes=sorted(causes),
+                    )
                 except WrongState as full:  # nothing was written of it; the others are run all the same
                     done.tell("automation_not_run", "warning", event=event, automation=known.id, error=str(full))
                 else:
@@ -97,9 +124,23 @@ class Executing(Equipment):
         made, _ = act(borrowed(session, asynchronous=False), passes=False)
         return made
 
+    def _check_cause(self, c: Connection, known: Automation, causes: Collection[int], is_heard: bool) -> None:
+        """Raises WrongState where an event must not run an automation: what it has caused itself, or one event too many."""
+        name, limits = f"automation {known.name}", known.definition.limits
+        if known.id in causes:
+            raise WrongState(name, "what has caused this event", "be run by it: nothing runs itself")
+        most = limits.max_event_runs_per_hour
+        if not is_heard or most is None:
+            return
+        hour = self._db.present(c) - timedelta(hours=1)
+        if self.controller.store.count_events(c, known.id, HEARD, hour) >= most:
+            raise WrongState(
+                name, f"run {most} times by events within an hour", "be run again (limits.max_event_runs_per_hour)"
+            )
+
     def _request(
         self, c: Connection, known: Automation, trigger: ExecutionTrigger, messages: Sequence[Message], key: str | None, done: Pass, actor: str,
-        passes: bool = True, event: str | None = None, reason: str = "",
+        passes: bool = True, event: str | None = None, reason: str = "", causes: Sequence[int] = (),
     ) -> Requested:  # fmt: skip
         store = self.controller.store
         if key is not None:
@@ -114,7 +155,7 @@ class Executing(Equipment):
         now = self._db.present(c)
         ident = store.add(
             c, Status.QUEUED, tenant=known.tenant, slot=known.definition.slot, type=SessionType.AUTOMATION, now=now, title=known.name, trigger=trigger,
-            automation_id=known.id, scheduled_at=now, key=key,
+            automation_id=known.id, scheduled_at=now, key=key, options={CAUSES: [*causes]} if causes else None,
         )  # fmt: skip
         self.controller.records.copy_seed(c, known.seed_session_id, ident, now)
         if messages:
@@ -189,11 +230,15 @@ class Executing(Equipment):
         return self._act(act)
 
     def wanted(self, session_id: int, *, tenant: str | None = None) -> Session:
-        """Somebody still waits for a queued chat. Returns it as it stands; one that has the slot is left as it is."""
+        """Somebody still waits for a queued chat, or is there in an active one. Returns it as it stands.
+
+        An active chat in which nobody has been there for ``WANTED`` seconds gives way to another chat when nobody has used it for
+        ``chat_max_inactivity_before_automation_eviction``, as it does to an automation in any case.
+        """
 
         def act(c: Connection) -> Session:
             found = self._session(c, session_id, tenant)
-            if found.status is Status.QUEUED:
+            if found.type is SessionType.CHAT and found.status in (Status.QUEUED, Status.ACTIVE):
                 self.controller.store.want(c, found.id, self._db.present(c) + timedelta(seconds=WANTED))
             return found
 
@@ -242,10 +287,13 @@ class Executing(Equipment):
         return self._act(act)
 
     def pause(
-        self, session_id: int, reason: str = "", *, span: timedelta | str | float | None = None, tenant: str | None = None, actor: str = "code"
+        self, session_id: int, reason: str = "", *, span: timedelta | str | float | None = None, now: bool = False, tenant: str | None = None,
+        actor: str = "code",
     ) -> Session:  # fmt: skip
         """Take the slot from an automation for a while: SUSPENDED. It goes on with nothing added, at a later pass, when the queue is empty (R001-20).
 
+        A call of a tool that is under way is finished first, and its result is on record; the slot is free when it has ended (R001-54). ``now``:
+        an async function is cancelled instead; a plain one cannot be, and is waited for.
         ``span``: not before so long from now (seconds, a timedelta, or a text such as 2h); without it, when another session has had the slot
         and left it, or after ``automation_tick`` (5 minutes). ``resume`` makes it sooner.
         Raises NotFound, WrongState for a chat and for one that has not the slot.
@@ -264,7 +312,8 @@ class Executing(Equipment):
             span_or_pass = length or timedelta(seconds=self._app.settings.automation_tick)
             until = self._db.present(c) + span_or_pass
             self.controller.close_active_session(
-                c, found, SessionEndReason.SUSPENDED, reason or "paused", done, actor, resume_at=until, resumes_early=length is None
+                c, found, SessionEndReason.SUSPENDED, reason or "paused", done, actor, resume_at=until, resumes_early=length is None,
+                lets_finish=not now,
             )  # fmt: skip
             return self._session(c, session_id), done
 

@@ -42,7 +42,7 @@ from duly.automations.turn import (
     rounds_since_person,
 )
 from duly.jobs.run import Context, LeaseLost, clean
-from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, Snooze, brief
+from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError, Snooze, brief
 from duly.kernel.localtime import instant_on, local_date, zone
 from duly.kernel.payload import check_value
 from duly.kernel.recurrence import CivilSchedule
@@ -78,14 +78,19 @@ async def run_session(
     rounds = Rounds(running, Fence(running.controller, session, activation), RoundReason(reason) if reason else None)
     try:
         try:
-            return await rounds.run()
+            ended = await rounds.run()
         except (SlotLost, LeaseLost, Cancel, Snooze, DatabaseError):
             raise
         except Exception as error:  # a session that hangs would hold the slot
             await rounds.fence.end(SessionEndReason.ERROR, brief(error))
-            return {"end": SessionEndReason.ERROR.value}
+            ended = {"end": SessionEndReason.ERROR.value}
     except SlotLost:
-        return dict(LOST)
+        ended = dict(LOST)
+    await rounds.fence.settle()
+    if ended.get("end") == SessionEndReason.ERROR.value:
+        # what was said stands in the session alone
+        raise PermanentError(f"session {session} ended with ERROR; duly automations show {session} says why")
+    return ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +257,7 @@ class Rounds:
         self.controller.engine.emitter.emit(
             "session_round", "debug", session=state.session.id, round=number, reason=reason.value, seconds=seconds,
             input_tokens=answer.usage.input_tokens, output_tokens=answer.usage.output_tokens,
+            automation_name=state.session.title if state.automation is not None else None,
         )  # fmt: skip
         return over
 

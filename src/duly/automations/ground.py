@@ -94,10 +94,18 @@ class Ground:
         elif found.status is not Status.ENDED:
             self.controller.end_waiting(c, found, reason, done, actor)
 
-    def _changed(self, act: Callable[[Connection], Automation]) -> Automation:
-        """Change a definition, then look what is due (R001-14)."""
+    def _changed(self, act: Callable[[Connection], Automation], done: Pass | None = None) -> Automation:
+        """Change a definition, then look what is due (R001-14). ``done``: what ``act`` notes to be told."""
         self._app.open()
-        found = self._db.write(act)
+
+        def anew(c: Connection) -> Automation:  # a transaction that is tried again tells nothing twice
+            if done is not None:
+                done.events.clear()
+            return act(c)
+
+        found = self._db.write(anew)
+        if done is not None:
+            self.controller.announce(done)
         self._triggers = frozenset(self._db.read(self._definitions.triggers))
         self.controller.tick()
         self._asked.set()

@@ -106,6 +106,18 @@ class AutomationScheduler:
         found = [candidate for each in facts for candidate in self._candidate(each, now)]
         return [next_session for _, next_session in sorted(found, key=lambda one: one[0])]
 
+    def left_out(self, facts: Iterable[AutomationFacts], now: datetime) -> list[tuple[int, Skipped]]:
+        """Occurrences that are due and that nothing follows: all of them are older than ``catch_up_window``. (Automation, what is left out.)
+        Where a later one is executed, its ``Create`` says what was left out before it."""
+        found = []
+        for each in facts:
+            first = None if each.schedule is None or each.incomplete else _following(each.schedule, decided_until(each))
+            if first is None or first > now or each.catch_up_window is None or self._due(each, now) is not None:
+                continue
+            assert each.schedule is not None
+            found.append((each.id, _skipped(each.schedule, first, now + TICK, "catch_up_window")))
+        return found
+
     def _candidate(
         self, facts: AutomationFacts, now: datetime
     ) -> Iterable[tuple[tuple[datetime, int, int], Resume | Create]]:
@@ -162,6 +174,20 @@ class AutomationScheduler:
 def decided_until(facts: AutomationFacts) -> datetime:
     """Occurrences up to and including this instant have had their turn, or are not wanted."""
     return facts.reference_at if facts.completed_until is None else max(facts.reference_at, facts.completed_until)
+
+
+def dropped(facts: AutomationFacts, now: datetime, reason: str) -> Skipped | None:
+    """The occurrences up to ``now`` that have had no turn, and get none any more: it is switched off, removed, or planned anew.
+
+    Those whose execution was interrupted had theirs.
+    """
+    planned = [one.scheduled_at for one in facts.incomplete if one.trigger is ExecutionTrigger.SCHEDULED]
+    until = max([decided_until(facts), *planned])
+    first = None if facts.schedule is None else facts.schedule.next_after(until)
+    if first is None or first > now:
+        return None
+    assert facts.schedule is not None
+    return _skipped(facts.schedule, first, now + TICK, reason)
 
 
 @lru_cache(maxsize=20_000)
@@ -314,6 +340,8 @@ class Limits:
     max_cents: float | None = None
     max_tokens_per_day: int | None = None
     max_cents_per_day: float | None = None
+    #: How often events of Duly's own may run it within an hour.
+    max_event_runs_per_hour: int | None = 20
 
     @property
     def bounds_cents(self) -> bool:

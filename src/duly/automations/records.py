@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, and_, delete, exists, func, insert, literal, null, or_, select, update
@@ -194,6 +194,13 @@ class RecordStore:
             ))  # fmt: skip
             made.append(one)
         return made
+
+    def begin_call(self, connection: Connection, call: Call, now: datetime, timeout: float | None) -> None:
+        """The function of a call is about to be called: until its result is there, the slot is not given to anybody else (R001-54).
+        ``timeout``: its own, in seconds; so long it is not taken for silent."""
+        until = None if timeout is None else now + timedelta(seconds=timeout)
+        mine = C.session_id == call.session_id, C.number == call.number
+        connection.execute(update(ai_calls).where(*mine).values(begun_at=now, may_take_until=until))
 
     def move_call(
         self, connection: Connection, call: Call, event: str, now: datetime, *, result: str | None = None, job_id: int | None = None

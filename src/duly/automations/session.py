@@ -55,6 +55,10 @@ ENDED = frozenset(
 )
 
 
+#: The ends of an execution that has not done its work.
+FAILED = frozenset({SessionEndReason.TIMEOUT, SessionEndReason.ERROR})
+
+
 def read_end_reason(text: str | None) -> SessionEndReason | None:
     """An end reason as a row says it. INTERRUPTED is another word for none (T001-l)."""
     found = None if text is None else SessionEndReason(text)
@@ -203,6 +207,8 @@ class Session:
     key: str | None = None
     #: What the AI is saying at this moment.
     partial: str | None = None
+    #: Of a chat: until when its person is there, as far as is known.
+    wanted_until: datetime | None = None
 
     @property
     def is_active(self) -> bool:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Text, and_, cast, exists, func, insert, null, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Text, and_, cast, exists, func, insert, null, or_, select, update
 
 from duly.audit.store import record
 from duly.automations.plan import AutomationFacts, Incomplete, Skipped, Waiting
@@ -40,8 +40,11 @@ S = ai_sessions.c
 _SESSION = [
     S.id, S.tenant, S.slot, S.type, S.status, S.created_at, S.trigger, S.automation_id, S.scheduled_at, S.title, S.started_at, S.activation,
     S.job_id, S.last_activity_at, S.is_waiting_for_network, S.end_reason, S.end_detail, S.ended_at, S.resume_at, S.rounds, S.calls, S.crashes,
-    S.input_tokens, S.output_tokens, S.cost_micros, S.provider, S.options, S.key, S.partial,
+    S.input_tokens, S.output_tokens, S.cost_micros, S.provider, S.options, S.key, S.partial, S.wanted_until,
 ]  # fmt: skip
+_SLOT = [
+    automation_slots.c[name] for name in ("slot", "session_id", "activation", "since", "busy_job_id", "busy_session_id")
+]
 _LIVE = [Status.QUEUED.value, Status.ACTIVE.value, Status.INTERRUPTED.value]
 _ENDED = [reason.value for reason in sorted(ENDED)]
 
@@ -62,6 +65,18 @@ class Slot:
     session_id: int | None = None
     activation: str | None = None
     since: datetime | None = None
+    #: What is still under way of the session that had it before (R001-54): the job that calls a function, the session one of whose calls is a job.
+    busy_job_id: int | None = None
+    busy_session_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """What is under way of a session: the tool; the job that calls a function; the session, where the job of a call runs."""
+
+    tool: str
+    job_id: int | None = None
+    session_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +111,7 @@ class SessionStore:
     def hold_slot(self, connection: Connection, name: str) -> Slot:
         """Lock a slot's row until this transaction ends; it is made where there is none."""
         t = automation_slots
-        query = select(t.c.slot, t.c.session_id, t.c.activation, t.c.since).where(t.c.slot == name).with_for_update()
+        query = select(*_SLOT).where(t.c.slot == name).with_for_update()
         row = connection.execute(query).first()
         if row is None:
             connection.execute(self._insert_into(t).values(slot=name).on_conflict_do_nothing())
@@ -129,10 +144,8 @@ class SessionStore:
 
         ``tenant``: those that its automations name or its sessions want, and the default one; a holder of another tenant has no number.
         """
-        t, a = automation_slots.c, automations.c
-        found = {
-            row.slot: Slot(*row) for row in connection.execute(select(t.slot, t.session_id, t.activation, t.since))
-        }
+        a = automations.c
+        found = {row.slot: Slot(*row) for row in connection.execute(select(*_SLOT))}
         named = select(a.slot).where(a.removed_at.is_(None)).distinct()
         if tenant is not None:
             named = named.where(a.tenant == tenant)
@@ -146,6 +159,14 @@ class SessionStore:
         names |= {*own.values(), DEFAULT}
         mine = (found.get(name, Slot(name)) for name in sorted(names))
         return [one if one.session_id in own else replace(one, session_id=None) for one in mine]
+
+    def moving(self, connection: Connection) -> set[str]:
+        """Slots that somebody has or waits for, or that are kept for what is under way."""
+        t = automation_slots.c
+        taken = or_(t.session_id.is_not(None), t.busy_job_id.is_not(None), t.busy_session_id.is_not(None))
+        held = connection.execute(select(t.slot).where(taken)).scalars()
+        waits = connection.execute(select(S.slot).where(S.status == Status.QUEUED.value).distinct()).scalars()
+        return {*held, *waits}
 
     def mark(self, connection: Connection) -> tuple[object, ...]:
         """What changes whenever something may be due at another time than it was: by a definition, by who has a slot, or by who waits for one."""
@@ -192,11 +213,59 @@ class SessionStore:
         }  # fmt: skip
         connection.execute(update(ai_sessions).where(S.id == session.id).values(**values))
 
-    def set_slot(self, connection: Connection, name: str, session_id: int | None, activation: str | None, now: datetime) -> None:  # fmt: skip
+    def set_slot(
+        self, connection: Connection, name: str, session_id: int | None, activation: str | None, now: datetime, busy: Busy | None = None
+    ) -> None:  # fmt: skip
+        """Who has the slot. ``busy``: what has to end before somebody gets it."""
         t = automation_slots
-        connection.execute(
-            update(t).where(t.c.slot == name).values(session_id=session_id, activation=activation, since=now)
+        values: dict[str, Any] = {"session_id": session_id, "activation": activation, "since": now}
+        values |= {"busy_job_id": busy and busy.job_id, "busy_session_id": busy and busy.session_id}
+        connection.execute(update(t).where(t.c.slot == name).values(**values))
+
+    def at_work(self, connection: Connection, session: Session, now: datetime) -> Busy | None:
+        """What is under way of the calls of a session: a function that its job is in the middle of calling, or the job of a call."""
+        if session.job_id is None:
+            return None
+        tool, job = None, self.job(connection, session.job_id, now)
+        if job.lives and job.started_at is not None:
+            c = ai_calls.c
+            open_ = c.status.in_([CallStatus.ASKED.value, CallStatus.CALLED.value])
+            # begun by this job: what an earlier one had begun ended with its worker
+            begun = select(c.tool).where(c.session_id == session.id, open_, c.begun_at >= job.started_at)
+            tool = connection.execute(begun.limit(1)).scalar()
+        child = self.running_child(connection, session.id, now)
+        if tool is None and child is None:
+            return None
+        return Busy(
+            tool or child or "", None if tool is None else session.job_id, None if child is None else session.id
         )
+
+    def running_child(self, connection: Connection, session_id: int, now: datetime) -> str | None:
+        """The tool of a session whose job a living worker runs at this moment."""
+        c = ai_calls.c
+        running = jobs.c.status == "running", jobs.c.lease_until >= now
+        query = select(c.tool).join(jobs, c.job_id == jobs.c.id)
+        query = query.where(c.session_id == session_id, c.status == CallStatus.WAITING.value, *running)
+        found: str | None = connection.execute(query.limit(1)).scalar()
+        return found
+
+    def is_busy(self, connection: Connection, slot: Slot, now: datetime) -> bool:
+        """Is something of the session that had the slot before still under way?"""
+        if slot.busy_job_id is not None:
+            job = self.job(connection, slot.busy_job_id, now)
+            if job.lives and job.started_at is not None:
+                return True
+        of = slot.busy_session_id
+        return of is not None and self.running_child(connection, of, now) is not None
+
+    def finish(self, connection: Connection, session_id: int, job_id: int, **values: Any) -> bool:
+        """Write to a session that has lost its slot while the slot is kept for this job, which ends what it was doing: nobody has had it since.
+        Holds the slot. False where it is not kept."""
+        slot = connection.execute(select(S.slot).where(S.id == session_id)).scalar()
+        if slot is None or self.hold_slot(connection, slot).busy_job_id != job_id:
+            return False
+        connection.execute(update(ai_sessions).where(S.id == session_id).values(**values))
+        return True
 
     def set_job(self, connection: Connection, session_id: int, job_id: int | None, **values: Any) -> None:
         """The job that runs the rounds of a session; None: none is wanted."""
@@ -219,13 +288,17 @@ class SessionStore:
 
     # ------------------------------------------------------------------ the fence
 
-    def touch(self, connection: Connection, session_id: int, activation: str, **values: Any) -> None:
+    def touch(
+        self, connection: Connection, session_id: int, activation: str, run_by: int | None = None, **values: Any
+    ) -> None:
         """Write to a session as the one that has the slot, and hold its row until this transaction ends. Raises SlotLost.
 
         Everything that a round writes is written behind this (T001-p, T001-q). ``last_activity_at`` is among ``values`` where something has
-        happened; waiting for the network is nothing (T001-o).
+        happened; waiting for the network is nothing (T001-o). ``run_by``: only as long as this job runs it.
         """
-        mine = S.id == session_id, S.activation == activation, S.status == Status.ACTIVE.value
+        mine = [S.id == session_id, S.activation == activation, S.status == Status.ACTIVE.value]
+        if run_by is not None:
+            mine.append(S.job_id == run_by)
         # without values too: the row is to be held
         if connection.execute(update(ai_sessions).where(*mine).values(**(values or {"slot": S.slot}))).rowcount != 1:
             raise SlotLost(f"session {session_id} does not have the slot any more")
@@ -243,13 +316,18 @@ class SessionStore:
         return list(connection.execute(query).scalars())
 
     def want(self, connection: Connection, session_id: int, until: datetime) -> None:
-        """Somebody still waits for a queued chat."""
-        waits = S.id == session_id, S.status == Status.QUEUED.value
+        """Somebody still waits for a queued chat, or is still there in one that has the slot."""
+        waits = S.id == session_id, S.status.in_([Status.QUEUED.value, Status.ACTIVE.value])
         connection.execute(update(ai_sessions).where(*waits).values(wanted_until=until))
 
     def count_waiting(self, connection: Connection, automation_id: int) -> int:
         """How many executions of an automation wait for the slot."""
         mine = S.automation_id == automation_id, S.status == Status.QUEUED.value
+        return connection.execute(select(func.count()).select_from(ai_sessions).where(*mine)).scalar_one()
+
+    def count_events(self, connection: Connection, automation_id: int, prefix: str, since: datetime) -> int:
+        """How many executions of an automation were asked for since an instant, under keys that begin so."""
+        mine = S.automation_id == automation_id, S.created_at >= since, S.key.startswith(prefix, autoescape=True)
         return connection.execute(select(func.count()).select_from(ai_sessions).where(*mine)).scalar_one()
 
     def keyed(self, connection: Connection, automation_id: int, key: str) -> int | None:
@@ -318,18 +396,36 @@ class SessionStore:
                 return Job(False, is_cancelled=ended == "cancelled")
         return Job(False)
 
-    def child_waits(self, connection: Connection, session_id: int, now: datetime) -> bool:
-        """Does a session wait for the job of a call that could run, and that no worker has taken?"""
+    def quiet_until(self, connection: Connection, session_id: int, now: datetime) -> datetime | None:
+        """Until when a session may be silent because of a call that is under way: ``now`` where that is a job, which its own lease watches; the
+        end of the timeout of a function that has one. None: no such call."""
         c = ai_calls.c
-        query = (
-            select(jobs.c.id).join(ai_calls, c.job_id == jobs.c.id)
-            .where(c.session_id == session_id, c.status == CallStatus.WAITING.value, jobs.c.status == "queued", or_(jobs.c.due_at.is_(None), jobs.c.due_at <= now))
-            .limit(1)
-        )  # fmt: skip
-        return connection.execute(query).first() is not None
+        job = select(jobs.c.id).join(ai_calls, c.job_id == jobs.c.id)
+        waits = c.session_id == session_id, c.status == CallStatus.WAITING.value
+        if connection.execute(job.where(*waits).limit(1)).first() is not None:
+            return now
+        called = c.session_id == session_id, c.status.in_([CallStatus.ASKED.value, CallStatus.CALLED.value])
+        found: datetime | None = connection.execute(select(func.max(c.may_take_until)).where(*called)).scalar()
+        return found
 
     def facts(self, connection: Connection, slot: str) -> tuple[list[AutomationFacts], list[Broken]]:
         """What is known of every enabled automation of a slot, and those whose schedule cannot be read (T001-x)."""
+        a = automations.c
+        return self._facts(connection, a.slot == slot, a.is_enabled, of=S.slot == slot).get(slot, ([], []))
+
+    def all_facts(self, connection: Connection) -> dict[str, tuple[list[AutomationFacts], list[Broken]]]:
+        """The same of every slot, in the same two statements."""
+        return self._facts(connection, automations.c.is_enabled)
+
+    def facts_of(self, connection: Connection, automation_id: int) -> AutomationFacts | None:
+        """The same of one automation, switched on or off. None where its schedule cannot be read, or nothing is planned."""
+        found = self._facts(connection, automations.c.id == automation_id, of=S.automation_id == automation_id)
+        return next((one for facts, _ in found.values() for one in facts), None)
+
+    def _facts(
+        self, connection: Connection, *which: ColumnElement[bool], of: ColumnElement[bool] | None = None
+    ) -> dict[str, tuple[list[AutomationFacts], list[Broken]]]:
+        """By slot. ``which``: automations; ``of``: their sessions."""
         a = automations.c
         # the newest by the index, not the largest of all there are
         done = (
@@ -340,12 +436,13 @@ class SessionStore:
         k = automation_skips.c
         skipped = select(func.max(k.last_at)).where(k.automation_id == a.id).scalar_subquery()
         query = (
-            select(a.id, a.name, cast(a.schedule, Text), a.reference_at, a.dismiss_older_instances, a.catch_up_window, done, skipped)
-            .where(a.slot == slot, a.is_enabled, a.removed_at.is_(None)).order_by(a.id)
+            select(a.slot, a.id, a.name, cast(a.schedule, Text), a.reference_at, a.dismiss_older_instances, a.catch_up_window, done, skipped)
+            .where(*which, a.removed_at.is_(None)).order_by(a.id)
         )  # fmt: skip
-        incomplete = self._incomplete(connection, slot)
-        found, broken = [], []
-        for ident, name, schedule, reference, dismiss, window, completed, left_out in connection.execute(query):
+        incomplete = self._incomplete(connection, of)
+        by_slot: dict[str, tuple[list[AutomationFacts], list[Broken]]] = {}
+        for slot, ident, name, schedule, reference, dismiss, window, completed, left_out in connection.execute(query):
+            found, broken = by_slot.setdefault(slot, ([], []))
             try:
                 read = None if schedule is None else _read(name, schedule)
             except ValueError as error:  # InvalidArgument, or no JSON at all
@@ -358,9 +455,9 @@ class SessionStore:
                 ident, read, reference, max(untils, default=None), incomplete.get(ident, ()), bool(dismiss),
                 None if window is None else timedelta(seconds=window),
             ))  # fmt: skip
-        return found, broken
+        return by_slot
 
-    def _incomplete(self, connection: Connection, slot: str) -> dict[int, list[Incomplete]]:
+    def _incomplete(self, connection: Connection, of: ColumnElement[bool] | None) -> dict[int, list[Incomplete]]:
         """Sessions of automations that had the slot, do not have it, and have not ended, by automation.
 
         A real NULL in ``end_reason`` is a crash (T001-a); those that never had the slot are none of them (T001-c).
@@ -368,9 +465,11 @@ class SessionStore:
         resumable = or_(S.end_reason.is_(None), S.end_reason.not_in(_ENDED))
         query = (
             select(S.id, S.automation_id, S.scheduled_at, S.end_reason, S.ended_at, S.resume_at, S.trigger)
-            .where(S.slot == slot, S.status == Status.INTERRUPTED.value, resumable, S.type == SessionType.AUTOMATION.value)
+            .where(S.status == Status.INTERRUPTED.value, resumable, S.type == SessionType.AUTOMATION.value)
             .order_by(S.id)
         )  # fmt: skip
+        if of is not None:
+            query = query.where(of)
         found: dict[int, list[Incomplete]] = {}
         for row in connection.execute(query):
             found.setdefault(row.automation_id, []).append(Incomplete(
@@ -430,5 +529,5 @@ def session_of(row: Any) -> Session:
         is_waiting_for_network=bool(row.is_waiting_for_network), end_reason=read_end_reason(row.end_reason), end_detail=row.end_detail,
         ended_at=row.ended_at, resume_at=row.resume_at, rounds=row.rounds, calls=row.calls, crashes=row.crashes, input_tokens=row.input_tokens,
         output_tokens=row.output_tokens, cost_micros=row.cost_micros, provider=row.provider, options=row.options,
-        key=row.key, partial=row.partial,
+        key=row.key, partial=row.partial, wanted_until=row.wanted_until,
     )  # fmt: skip

@@ -32,6 +32,10 @@ automation_slots = Table(
     Column("session_id", Id),
     Column("activation", Text),
     Column("since", Instant),
+    #: The job of the session that had the slot before, while a function that it called is still under way …
+    Column("busy_job_id", Id),
+    #: … and that session, while the job of one of its calls runs. Until that has ended, nobody gets the slot (R001-54).
+    Column("busy_session_id", Id),
 )
 
 automations = Table(
@@ -88,14 +92,14 @@ ai_sessions = Table(
     Column("automation_id", Id),
     Column("scheduled_at", Instant),
     Column("title", Text, nullable=False),
-    #: Of a chat: its provider, model and tools (JSON object); an automation's are its definition's.
+    #: Of a chat: its provider, model and tools (JSON object); an automation's are its definition's. Of what an event has run: `caused_by`.
     Column("options", Json),
     #: Of what a person or an event runs: once per key and automation.
     Column("key", Text),
     Column("created_at", Instant, nullable=False),
     #: The place in the queue, of those that wait.
     Column("queued_at", Instant),
-    #: Until when somebody waits for a queued chat; null for those that nobody has to wait for (T001-y).
+    #: Until when somebody waits for a queued chat, or is there in an active one; null where nobody has to (T001-y) or has said so.
     Column("wanted_until", Instant),
     Column("started_at", Instant),
     Column("activation", Text),
@@ -174,6 +178,10 @@ ai_calls = Table(
     Column("result", Text),
     Column("job_id", Id),
     Column("asked_at", Instant, nullable=False),
+    #: When its function was called last; null before, and for a task.
+    Column("begun_at", Instant),
+    #: Until when it may go on without a sign, where the function has a timeout.
+    Column("may_take_until", Instant),
     Column("finished_at", Instant),
     PrimaryKeyConstraint("session_id", "number"),
     CheckConstraint(CALL_LIFECYCLE.check("status"), name="status"),

@@ -528,13 +528,21 @@ def stop(which: int | str, reason: str, tenant: str | None) -> None:
 
 @automations.command()
 @click.argument("which", type=WHICH, metavar="NAME|SESSION")
-@click.option("--for", "length", type=SPAN, metavar="SPAN", help="Not before so long from now: 2h.")
+@click.option(
+    "--for", "length", type=SPAN, metavar="SPAN", help="Resume no earlier than this long from now, such as 2h."
+)
+@click.option(
+    "--now", is_flag=True, help="Cancel a call of an async tool that is under way instead of letting it finish."
+)
 @_reason
 @_tenant
-def pause(which: int | str, length: timedelta | None, reason: str, tenant: str | None) -> None:
-    """Take the slot from an automation for a while. It goes on later exactly where it was, when nothing else wants the slot."""
+def pause(which: int | str, length: timedelta | None, now: bool, reason: str, tenant: str | None) -> None:
+    """Take the slot from an automation for a while. It goes on later exactly where it was, when nothing else wants the slot.
+
+    A tool that is under way finishes first; nobody gets the slot before it has.
+    """
     made, chosen = _each(which, tenant, "active", "paused")
-    found = [made.pause(i, reason, span=length, tenant=tenant, actor=actor()) for i in chosen]
+    found = [made.pause(i, reason, span=length, now=now, tenant=tenant, actor=actor()) for i in chosen]
     is_on = all(made.get(s.automation_id).is_enabled for s in found if s.automation_id is not None)
     sooner = (
         "duly automations resume has it go on sooner"

@@ -124,6 +124,28 @@ def _own_worker(made: Automations) -> Iterator[None]:
         thread.join(timeout=app.settings.grace + 5)
 
 
+@contextlib.contextmanager
+def _there(made: Automations, session: int) -> Iterator[None]:
+    """Say that a person is there for as long as the chat lasts, also while they think. A program that is killed says no more, and its chat gives
+    way to another one."""
+    from duly.automations.executing import WANTED
+
+    over = threading.Event()
+
+    def say() -> None:
+        while not over.wait(WANTED / 3):
+            with contextlib.suppress(DulyError):
+                made.wanted(session)
+
+    thread = threading.Thread(target=say, name="chat-presence", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=5)
+
+
 class _Talk:
     """A chat under way."""
 
@@ -144,6 +166,10 @@ class _Talk:
         self.waits = False
 
     def run(self, text: str | None) -> int:
+        with _there(self.made, self.id):
+            return self._run(text)
+
+    def _run(self, text: str | None) -> int:
         try:
             if not self._wait_for_slot():
                 return 1

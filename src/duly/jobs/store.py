@@ -209,13 +209,17 @@ class JobStore:
         Raises LeaseLost where it is somebody else's, Cancel where an operator asked it to stop.
         """
         mine = {"b_id": claimed.id, "b_token": claimed.token}
-        held = connection.execute(_HOLD, mine).first()
-        if held is None:
-            raise LeaseLost(f"job {claimed.id} belongs to another worker by now")
-        if held.cancel_requested:
+        if self.hold_lease(connection, claimed):
             raise Cancel("an operator cancelled the job")
         if afresh and claimed.attempts > 1:
             connection.execute(_COUNT_AFRESH, mine)
+
+    def hold_lease(self, connection: Connection, claimed: Claimed) -> bool:
+        """As ``hold``, also where an operator asked it to stop. Returns whether one did. Raises LeaseLost."""
+        held = connection.execute(_HOLD, {"b_id": claimed.id, "b_token": claimed.token}).first()
+        if held is None:
+            raise LeaseLost(f"job {claimed.id} belongs to another worker by now")
+        return bool(held.cancel_requested)
 
     def renew(self, connection: Connection, held: Iterable[tuple[int, int]], lease: float) -> dict[int, bool]:
         """Renew leases given as (id, token). Returns {id: cancel requested?} of those still held."""

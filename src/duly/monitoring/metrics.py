@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from duly.kernel.events import PROCESS, Event
+from duly.monitoring.sessions import SessionMetrics
 from duly.monitoring.ticks import TimeMetrics
 
 #: Upper bounds in seconds: from a handler that only computes to one that waits for a slow provider.
@@ -156,7 +157,7 @@ class Metrics(Collector):
         self._lags: dict[tuple[str, str], Histogram] = {}
         self._lost = self._rescued = 0
         self._failures: Counter[str] = Counter()
-        self._process, self._time = ProcessMetrics(), TimeMetrics()
+        self._process, self._time, self._sessions = ProcessMetrics(), TimeMetrics(), SessionMetrics()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -170,6 +171,7 @@ class Metrics(Collector):
         else:
             self._process(event)
             self._time(event)
+            self._sessions(event)
 
     def _on_settled(self, facts: Any) -> None:
         known = self._settled
@@ -228,6 +230,7 @@ class Metrics(Collector):
         yield from told
         yield from self._process.collect()
         yield from self._time.collect()
+        yield from self._sessions.collect()
         if self.worker is not None:
             yield from self._of_worker(self.worker)
 

@@ -6,6 +6,7 @@ its own rule unknown and no other's.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -397,6 +398,97 @@ def rounds_late(look: Look) -> Reading:
     return Reading.of([Sample("", max(0.0, opened or 0.0))])
 
 
+# ---------------------------------------------------------------------- automations
+
+
+def automation_failing(look: Look) -> Reading:
+    """How many runs of each automation have failed in a row, the last one among them."""
+    if not look.any("automations"):
+        return Reading()
+    from duly.automations.session import FAILED
+    from duly.automations.tables import ai_sessions, automations
+
+    a, s = automations.c, ai_sessions.c
+    samples = []
+    living = select(a.id, a.name, a.execution_history).where(a.removed_at.is_(None), a.is_enabled).order_by(a.id)
+    history = {row.id: (row.name, row.execution_history) for row in look.connection.execute(living.limit(ROWS))}
+    ids = sorted({ident for _, some in history.values() for ident in some})
+    ends: dict[int, tuple[str | None, str | None]] = {}
+    for start in range(0, len(ids), 500):
+        ended = select(s.id, s.end_reason, s.end_detail).where(s.id.in_(ids[start : start + 500]), s.status == "ended")
+        ends |= {row.id: (row.end_reason, row.end_detail) for row in look.connection.execute(ended)}
+    for name, some in history.values():
+        done = [ends[ident] for ident in some if ident in ends]
+        failed = list(itertools.takewhile(lambda end: end[0] in FAILED, done))
+        if failed:
+            samples.append(Sample(name, len(failed), detail=f"the last one: {failed[0][0]}"))
+    return Reading.of(samples, complete=len(history) < ROWS)
+
+
+def automation_waiting(look: Look) -> Reading:
+    """Since when a session that waits has done nothing, by its automation (a chat's person sees that it waits)."""
+    if not look.any("automations"):
+        return Reading()
+    from duly.automations.tables import ai_sessions, automations
+
+    a, s = automations.c, ai_sessions.c
+    waits = s.is_waiting_for_network, s.status.in_(["active", "interrupted"])
+    query = select(a.name, s.last_activity_at).join(automations, a.id == s.automation_id).where(*waits)
+    rows = look.connection.execute(query.limit(ROWS)).all()
+    return Reading.of([Sample(name, look.since(at)) for name, at in rows if at is not None], complete=len(rows) < ROWS)
+
+
+def automation_late(look: Look) -> Reading:
+    """Since when the next execution of each automation is due."""
+    if not look.any("automations"):
+        return Reading()
+    from duly.automations.plan import AutomationScheduler, Create
+    from duly.automations.store import SessionStore
+    from duly.automations.tables import automations
+
+    scheduler, due = AutomationScheduler(), {}
+    for facts, _ in SessionStore(look.engine.db).all_facts(look.connection).values():
+        for each in scheduler.in_order(facts, look.now):
+            if isinstance(each, Create):
+                due[each.automation_id] = each.scheduled_for
+    if not due:
+        return Reading()
+    a = automations.c
+    rows = look.connection.execute(select(a.id, a.name).where(a.id.in_(sorted(due)[:ROWS])))
+    return Reading.of([Sample(row.name, look.since(due[row.id])) for row in rows], complete=len(due) <= ROWS)
+
+
+def automation_broken(look: Look) -> Reading:
+    if not look.any("automations"):
+        return Reading()
+    from duly.automations.tables import automations
+
+    a = automations.c
+    broken = select(a.name, a.error).where(a.error.is_not(None), a.removed_at.is_(None), a.is_enabled)
+    rows = look.connection.execute(broken.order_by(a.id).limit(MOST_SUBJECTS + 1)).all()
+    return Reading.of([Sample(row.name, 1, detail=row.error) for row in rows])
+
+
+def slot_busy(look: Look) -> Reading:
+    """Since when a slot is kept for what is under way of a session that has lost it."""
+    if not look.any("automation_slots"):
+        return Reading()
+    from duly.automations.store import SessionStore
+    from duly.automations.tables import automation_slots
+
+    t, store = automation_slots.c, SessionStore(look.engine.db)
+    kept = select(t.slot).where(t.session_id.is_(None), (t.busy_job_id.is_not(None)) | (t.busy_session_id.is_not(None)))
+    names = set(look.connection.execute(kept.limit(ROWS)).scalars())
+    busy = [slot for slot in store.slots(look.connection) if slot.name in names] if names else []
+    return Reading.of(
+        [
+            Sample(one.name, look.since(one.since))
+            for one in busy
+            if one.since and store.is_busy(look.connection, one, look.now)
+        ]
+    )
+
+
 def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
@@ -405,8 +497,33 @@ def _count(n: int, noun: str) -> str:
 LOOKS: dict[str, Callable[[Look], Reading]] = {
     fn.__name__: fn
     for fn in (
-        jobs_idle, jobs_failing, queue_failing, queue_backlog, queue_unserved, queue_paused, gate_offline, leases_stuck, worker_silent,
-        worker_unready, seals_behind, outbox_parked, outbox_refused, outbox_away, outbox_waiting, schedules_overdue, schedules_missed, schedule_broken, mail_held, mail_unknown, rounds_idle,
-        rounds_failing, rounds_late,
+        jobs_idle,
+        jobs_failing,
+        queue_failing,
+        queue_backlog,
+        queue_unserved,
+        queue_paused,
+        gate_offline,
+        leases_stuck,
+        worker_silent,
+        worker_unready,
+        seals_behind,
+        outbox_parked,
+        outbox_refused,
+        outbox_away,
+        outbox_waiting,
+        schedules_overdue,
+        schedules_missed,
+        schedule_broken,
+        mail_held,
+        mail_unknown,
+        rounds_idle,
+        rounds_failing,
+        rounds_late,
+        automation_failing,
+        automation_waiting,
+        automation_late,
+        automation_broken,
+        slot_busy,
     )
-}  # fmt: skip
+}

@@ -139,6 +139,36 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             calm=0,
         ),
         Rule(
+            "automation_failing", "automations", "automation", "count", 0.0, 0.0, WARNING,
+            "Runs of automation {subject} that have failed in a row, the last one among them: {value}.",
+            "duly automations show NAME, and duly automations show ID of its last session, say why.",
+            calm=0,
+        ),
+        Rule(
+            "automation_waiting", "automations", "automation", "s", s.alerts_automation, s.alerts_automation * 0.5, WARNING,
+            "A session of automation {subject} has waited for the network or the AI for {value}; {threshold} is fine.",
+            "duly automations check asks the provider; duly automations stop ID ends the session.",
+            calm=60, setting="alerts_automation",
+        ),
+        Rule(
+            "automation_late", "automations", "automation", "s", s.alerts_automation, s.alerts_automation * 0.5, WARNING,
+            "Automation {subject} has been due for {value} and has not begun; {threshold} is fine.",
+            "duly automations why NAME says what keeps it from starting.",
+            calm=60, setting="alerts_automation",
+        ),
+        Rule(
+            "automation_broken", "automations", "automation", "count", 0.0, 0.0, WARNING,
+            "The schedule of automation {subject} cannot be read.",
+            "duly automations why NAME says the error; give it another schedule.",
+            calm=0,
+        ),
+        Rule(
+            "slot_busy", "automations", "slot", "s", s.automation_max_session_duration, s.automation_max_session_duration, CRITICAL,
+            "Slot {subject} has been kept for {value} by a tool whose session has lost the slot; {threshold} is fine.",
+            "The tool does not end, and no automation of this slot runs meanwhile. Restart its worker, and give the tool a timeout.",
+            calm=0, setting="automation_max_session_duration",
+        ),
+        Rule(
             "rounds_idle", "rounds", "tick", "s", s.alerts_idle, s.alerts_idle, CRITICAL,
             "The {subject} tick of the rounds has not run for {value}; {threshold} is fine.",
             "Start a worker: each one does the ticks that are due.",

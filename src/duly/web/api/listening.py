@@ -35,7 +35,7 @@ class Glance:
 
 
 class Listening:
-    """Somebody who listens to a session. ``keeps``: one that waits for its slot is wanted as long as they do."""
+    """Somebody who listens to a session. ``keeps``: a chat that waits for its slot, or has it, is wanted as long as they do."""
 
     def __init__(self, door: Automations, ident: int, tenant: str | None, keeps: bool, clock: Callable[[], float]) -> None:  # fmt: skip
         self.door, self.id, self.tenant, self.keeps, self.clock = door, ident, tenant, keeps, clock
@@ -44,7 +44,7 @@ class Listening:
     def look(self, position: int) -> Glance:
         """In this order: of a session that is seen to have ended, everything that was said is there."""
         found = self.door.session(self.id, self.tenant)
-        waits = found.type is SessionType.CHAT and found.status is Status.QUEUED
+        waits = found.type is SessionType.CHAT and found.status in (Status.QUEUED, Status.ACTIVE)
         if waits and self.keeps and self.clock() - self._told >= WANTED / 3:
             self._told = self.clock()
             found = self.door.wanted(self.id, tenant=self.tenant)

@@ -64,6 +64,9 @@ MOST_SHOWN = 10_000
 
 class PauseIn(Act):
     span: float | None = Field(None, gt=0, le=3.2e8, description="Not before so many seconds from now.")
+    now: bool = Field(
+        False, description="Cancel a call of an async tool that is under way instead of letting it finish."
+    )
 
 
 class ChatIn(Strict):
@@ -170,8 +173,10 @@ def add(made: APIRouter, app: Duly, door: Callable[[], Automations]) -> None:
     @made.post("/automations/sessions/{id}/pause", response_model=Session, responses=documented(404, 409))
     def pause(id: Ident, who: Operator, given: PauseIn | None = None) -> Session:
         """Take the slot from an automation for a while. It goes on where it was, when nothing else wants the slot."""
-        asked = given or PauseIn(span=None)
-        return session_out(door().pause(id, asked.reason, span=asked.span, tenant=whose(who), actor=who.actor), who)
+        asked = given or PauseIn(span=None, now=False)
+        return session_out(
+            door().pause(id, asked.reason, span=asked.span, now=asked.now, tenant=whose(who), actor=who.actor), who
+        )
 
     @made.post("/automations/sessions/{id}/resume", response_model=Session, responses=documented(404, 409))
     def resume(id: Ident, who: Operator, given: Act | None = None) -> Session:

@@ -78,7 +78,11 @@ def routes(desk: Desk) -> APIRouter:
     def session(request: Request, id: Ident, who: Viewer) -> Response:
         mine = whose(who)
         found = room().session(id, mine)
-        if found.status is Status.QUEUED and found.type is SessionType.CHAT and who.may("automations", Role.OPERATOR):
+        if (
+            found.status in (Status.QUEUED, Status.ACTIVE)
+            and found.type is SessionType.CHAT
+            and who.may("automations", Role.OPERATOR)
+        ):
             found = room().wanted(id, tenant=mine)  # who looks at it still wants it
         said = room().transcript(id, 0, mine)[-MESSAGES:] if who.sees_payloads else []
         calls = room().calls(id, mine)
@@ -125,8 +129,10 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/automations/sessions/{id}/pause")
     def pause(request: Request, id: Ident, form: Operator) -> Response:
-        room().pause(id, form.reason, span=form.text("span") or None, tenant=whose(form.who), actor=form.who.actor)
-        return to_session(request, id, f"Session {id} is paused; the slot is free for others.")
+        found = room().pause(
+            id, form.reason, span=form.text("span") or None, tenant=whose(form.who), actor=form.who.actor
+        )
+        return to_session(request, id, f"Session {id} is paused: {found.end_detail}.")
 
     @made.post("/automations/sessions/{id}/resume")
     def resume(request: Request, id: Ident, form: Operator) -> Response:
