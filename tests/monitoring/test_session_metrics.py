@@ -11,7 +11,9 @@ def test_ends_tokens_and_cents_are_counted_by_automation() -> None:  # R001-50
     emitter.listen(metrics)
     for reason in ("COMPLETED", "ERROR", "ERROR"):
         emitter.emit("session_ended", "info", session=1, automation=1, automation_name="briefing", reason=reason)
-    emitter.emit("session_round", "debug", session=1, automation_name="briefing", input_tokens=100, output_tokens=20, cents=0.5)
+    emitter.emit(
+        "session_round", "debug", session=1, automation_name="briefing", input_tokens=100, output_tokens=20, cents=0.5
+    )
     emitter.emit("session_round", "debug", session=2, automation_name=None, input_tokens=7, output_tokens=3)
     value = metrics.registry.get_sample_value
     assert value("duly_sessions_ended_total", {"automation": "briefing", "reason": "ERROR"}) == 2

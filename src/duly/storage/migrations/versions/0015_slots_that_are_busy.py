@@ -10,8 +10,8 @@ from alembic import op
 
 from duly.storage.types import Id, Instant
 
-revision = "0012"
-down_revision = "0011"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 #: The oldest revision whose code may still run on this schema.
