@@ -179,8 +179,13 @@ class SessionController:
                 done.tell("automation_broken", "error", automation=each.automation_id, error=each.problem)
         next_session = self.scheduler.get_next_session(facts_of, now)
         if isinstance(next_session, Nothing):
-            # a chat that waits behind one whose person is there looks again when they may have gone
-            looks = next_look(facts_of, now), None if chat is None else chat.wanted_until
+            until = None if chat is None else chat.wanted_until
+            if chat is not None and (until is None or until < now):
+                # what is due goes first, then a chat that waits behind one that nobody is at
+                if self.process_next_in_queue(c, slot.name, chat, now, done, to_chats=True):
+                    return
+                until = None
+            looks = next_look(facts_of, now), until
             done.look_at = min((look for look in looks if look is not None), default=None)
             return
         if chat is not None and self._evict(c, chat, now, done):
@@ -266,11 +271,13 @@ class SessionController:
         done.tell("session_queued", "info", session=session_id, slot=found.slot, type=session.type.value)
         return SessionControl.QUEUED
 
-    def process_next_in_queue(self, c: Connection, slot: str, chat: Session | None, now: datetime, done: Pass) -> bool:
-        """Give the slot to who is first in the queue (R001-13). ``chat``: one that has it and gives way: to an automation, and to another chat
-        where nobody is there in it any more."""
+    def process_next_in_queue(
+        self, c: Connection, slot: str, chat: Session | None, now: datetime, done: Pass, to_chats: bool = False
+    ) -> bool:
+        """Give the slot to who is first in the queue (R001-13). ``chat``: one that has it and gives way to an automation; ``to_chats``: nobody is
+        there in it any more, and it gives way to another chat, too."""
         waiting = self.store.waiting(c, slot)
-        if chat is not None and chat.wanted_until is not None and chat.wanted_until >= now:
+        if chat is not None and not to_chats:
             waiting = [one for one in waiting if one.type is SessionType.AUTOMATION]
         head = next_in_queue(waiting)
         if head is None:
