@@ -856,6 +856,7 @@ class ParkIn(TypedDict):
 class PauseIn(TypedDict):
     reason: NotRequired[str]
     span: NotRequired[float | None]
+    now: NotRequired[bool]
 
 
 class PlannedAct(TypedDict):
