@@ -154,6 +154,15 @@ class Duly:
         self.engine.tasks[name] = made
         return made
 
+    def on_error(self, function: Callable[[BaseException, Job], Any]) -> Callable[[BaseException, Job], Any]:
+        """Have a function called once for each failed attempt: ``@app.on_error def report(error, job): …``.
+
+        ``error``: what the handler raised (TimeoutError where it ran for too long). ``job``: the job as it stands after the failure, so its
+        ``status`` and ``next_retry_at`` say what happens next. Plain functions are called on a thread of their own, async ones on the
+        worker's event loop. What one raises is an event (``on_error_failed``) and harms nothing. Not called for attempts whose worker died.
+        """
+        return self.engine.hooks.add(function)
+
     def join(self, room: Room) -> None:
         """Let a room have its queues served and its duty done by this application's workers, in place of one of the same name."""
         self._rooms = [*(known for known in self._rooms if known.name != room.name), room]

@@ -35,6 +35,7 @@ from duly.jobs.tables import job_keys
 from duly.kernel.binding import is_async
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument
 from duly.kernel.exception_group import decisive
+from duly.kernel.masking import masked
 from duly.kernel.rooms import is_of_a_room, whose
 
 #: Audit action.
@@ -289,7 +290,7 @@ def failure(error: BaseException, timeout: float | None = None, undone: bool = F
     if isinstance(error, TimeoutError) and timeout is not None and not message:
         rest = "" if undone else "; it may or may not have done its work"
         return f"failed: it did not end within {timeout:g} s{rest}"
-    return f"failed: {type(error).__name__}: {clean(message)[:LONGEST_ERROR]}"
+    return f"failed: {type(error).__name__}: {masked(clean(message)[:LONGEST_ERROR])}"
 
 
 def of_job(job: Job | None, limit: int, ended: JobStatus | None = None) -> tuple[str, str]:

@@ -26,9 +26,14 @@ from duly.settings import Settings
 from duly.storage.database import Database
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from duly.calendars.store import CalendarStore
+    from duly.jobs.hooks import Hooks
     from duly.jobs.names import Names
     from duly.jobs.read import JobReader
+    from duly.jobs.run import Run
+    from duly.jobs.settle import Settlement
 
 
 class Engine:
@@ -50,6 +55,23 @@ class Engine:
         from duly.jobs.read import JobReader
 
         return JobReader(self.db)
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        """Functions that are called for each failed attempt. Loaded when there is one."""
+        from duly.jobs.hooks import Hooks
+
+        return Hooks(self.emitter, self.clock)
+
+    def tell_failure(self, run: Run, settlement: Settlement, worker: str, loop: AbstractEventLoop | None) -> None:
+        """Have the functions of ``app.on_error`` called for a run that failed, where there are any."""
+        if "hooks" in vars(self):
+            self.hooks.tell(run, settlement, worker, loop)
+
+    def flush_failures(self) -> None:
+        """Wait for a moment until those functions are done."""
+        if "hooks" in vars(self):
+            self.hooks.flush()
 
     @cached_property
     def names(self) -> Names:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
 from typing import Any, NamedTuple
 
+from duly.jobs.chain import chained
 from duly.jobs.codec import encode_output
 from duly.jobs.copies import leave
 from duly.jobs.run import CURRENT
@@ -61,10 +62,10 @@ class ChildDied(DulyError):
 
 
 class RemoteFailure(DulyError):
-    """An error of the handler, told by its process; ``kind`` is the type it had there."""
+    """An error of the handler, told by its process; ``kind`` is the type it had there, ``trace`` the lines of its traceback."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, message: str, trace: list[str]) -> None:
+        self.kind, self.trace = kind, trace
         super().__init__(f"{kind}: {message}")
 
 
@@ -114,7 +115,7 @@ class Child:
             return rest[0], rest[1]
         if kind == "signal":
             raise rest[0]
-        raise RemoteFailure(rest[0], rest[1])
+        raise RemoteFailure(rest[0], rest[1], rest[2])
 
     def _answer(self) -> Any:
         """The next answer to the present job. Raises EOFError, OSError or ValueError when there will be none."""
@@ -261,7 +262,7 @@ def _raised(error: BaseException) -> tuple[Any, ...]:
         message = str(error) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
-    return "error", type(error).__name__, message[:4000]
+    return "error", type(error).__name__, message[:4000], chained(group)
 
 
 def _end_with_the_worker() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AsyncContextDecorator, ContextDecorator
 from contextvars import ContextVar
@@ -22,6 +21,7 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from duly import tracing
+from duly.jobs.chain import chained
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import Job, Status
@@ -30,6 +30,7 @@ from duly.jobs.task import Task
 from duly.kernel.clock import from_micros
 from duly.kernel.errors import Cancel, DatabaseBusy, DulyError, InvalidArgument, PermanentError, Retry, Snooze
 from duly.kernel.exception_group import decisive, others
+from duly.kernel.masking import masked
 from duly.kernel.outcome import Outcome, OutcomeKind
 from duly.kernel.payload import check_name, check_text, check_whole
 
@@ -137,7 +138,7 @@ class Run:
     """
 
     __slots__ = (
-        "cancel", "claimed", "claimed_mono", "context", "deadline", "ended_mono", "handle", "kill", "lane", "reason", "settled",
+        "cancel", "claimed", "claimed_mono", "context", "deadline", "ended_mono", "error", "handle", "kill", "lane", "reason", "settled",
         "settlement", "started_mono", "task",
     )  # fmt: skip
 
@@ -155,6 +156,8 @@ class Run:
         #: Kills the process it runs in, for handlers in processes.
         self.kill: Callable[[], None] | None = None
         self.context: Context | None = None
+        #: What its handler raised, until the end of the run is written: for ``app.on_error``.
+        self.error: BaseException | None = None
         #: The run has ended and its outcome is on its way to the database.
         self.settled = False
         self.settlement: Settlement | None = None
@@ -314,6 +317,10 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
             described["message"] += (
                 f" It may be the session of this handler: what it does beside that needs session={own}."
             )
+    if kind is OutcomeKind.TIMED_OUT:
+        run.error = TimeoutError(described["message"] if described else "")
+    elif kind is OutcomeKind.FAILED or kind is OutcomeKind.REFUSED:
+        run.error = group
     context = run.context
     cost, remote, _ = (None, None, None) if context is None else _noted(context)[0]
     return Outcome(kind, None, described, after, until, cost, remote)
@@ -325,23 +332,21 @@ def refused(error: InvalidArgument, at: datetime) -> Outcome:
 
 
 def describe(error: BaseException, at: datetime) -> dict[str, Any]:
-    """An exception as the error of a job (R003-5): message, type, where that is defined if not here, attempted_at, the end of its traceback.
+    """An exception as the error of a job (R003-5): message, type, where that is defined if not here, attempted_at, and its traceback with its causes.
 
-    Safe against exceptions whose text cannot be made or stored.
+    Safe against exceptions whose text cannot be made or stored. Secrets in texts are starred out before anything is written.
     """
     group, error = error, decisive(error)
     try:
         message = (str(error) or type(error).__name__) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
-    frames = (
-        [] if isinstance(error, PermanentError | Retry | Cancel) else traceback.extract_tb(error.__traceback__)[-6:]
-    )
-    trace = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno} in {f.name}" for f in frames]
+    own = getattr(error, "trace", None)  # told by another process
+    trace = [clean(line) for line in (own if isinstance(own, list) else chained(group))]
     kind = type(error)
     foreign = kind.__module__.partition(".")[0] not in ("builtins", "duly")
     return {
-        "message": clean(message)[:MAX_ERROR], "type": kind.__name__, "attempted_at": at.isoformat(),
+        "message": masked(clean(message)[:MAX_ERROR]), "type": kind.__name__, "attempted_at": at.isoformat(),
         **({"path": f"{kind.__module__}.{kind.__qualname__}"} if foreign else {}), **({"trace": trace} if trace else {}),
     }  # fmt: skip
 

@@ -37,6 +37,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from duly.kernel.masking import masked
+
 
 def brief(error: BaseException) -> str:
     """An error in one line for logs: its type and the first line of its text.
@@ -47,7 +49,7 @@ def brief(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:
         lines = ["(its text cannot be made)"]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    return masked(f"{type(error).__name__}: {lines[0] if lines else ''}"[:300])
 
 
 class DulyError(Exception):

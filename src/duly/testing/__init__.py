@@ -241,6 +241,7 @@ class _Hand(Worker):
             with contextlib.suppress(TimeoutError, DatabaseUnavailable):
                 await asyncio.wait_for(self._ended.wait(), 2)
                 await self._write_down()
+        await self.db.arun(self.engine.flush_failures)
         self._threads.close()
         if self._children is not None:
             self._children.close()

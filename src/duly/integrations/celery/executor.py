@@ -116,6 +116,7 @@ class Executor(Worker):
         self._settler_bell.set()
         for supervised in self.loops:
             await self._loop.run_in_executor(None, supervised.join, 3.0)
+        await self._loop.run_in_executor(None, self.engine.flush_failures)
         self._threads.close()
         self._bell.close()
         self.house.close()

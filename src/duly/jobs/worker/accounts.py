@@ -50,6 +50,9 @@ class Accounts(WorkerState):
                 self.emitter.emit("lease_lost", "warning", worker=self.name, job=c.id, task=c.task, attempt=c.attempts)
                 continue
             counts[event] += 1
+            if run.error is not None:
+                self.engine.tell_failure(run, s, self.name, self._loop)
+                run.error = None
             if told is not None:
                 told.append((c.queue, c.task, event, run.ended_mono - run.started_mono if run.started_mono else 0.0))
                 if event in _TOLD:

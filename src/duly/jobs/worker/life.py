@@ -125,6 +125,7 @@ class Worker(Settling):
                 await loop.run_in_executor(None, listener.stop)
             for supervised in self.loops:
                 await loop.run_in_executor(None, supervised.join, 3.0)
+            await loop.run_in_executor(None, self.engine.flush_failures)
             with contextlib.suppress(Exception):
                 if self._idled:
                     await loop.run_in_executor(None, self.house.catch_up)

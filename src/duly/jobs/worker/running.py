@@ -240,7 +240,10 @@ class Running(Accounts):
         inside = tb is not None and tb.tb_next is not None and run.task is not None and any(
             f.tb_frame.f_code is getattr(run.task.fn, "__code__", None) for f in _frames(tb)
         )  # fmt: skip
-        return failed(run, error, self.clock.now()) if inside else refused(error, self.clock.now())
+        if inside:
+            return failed(run, error, self.clock.now())
+        run.error = error
+        return refused(error, self.clock.now())
 
     def _run_thread(self, run: Run, task: Task[Any, Any]) -> None:
         if self._unwanted(run):
