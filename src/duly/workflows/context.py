@@ -25,7 +25,7 @@ from duly.workflows.calling import WITHIN
 from duly.workflows.identity import Fingerprints, of_call, of_values
 from duly.workflows.pending import Note, Operation, Pending, asking, forgotten, in_another_task, verb_of
 from duly.workflows.plan import Attempts, check_same
-from duly.workflows.step import Approval, Changed, ChildFailed, Kind, Status, Step, StepFailed, WaitTimedOut
+from duly.workflows.step import Ahead, Approval, Changed, ChildFailed, Kind, Status, Step, StepFailed, WaitTimedOut
 from duly.workflows.store import value_of
 from duly.workflows.values import decoded
 
@@ -429,7 +429,7 @@ class WorkflowContext:
         if record is not None:
             try:
                 check_same(record, wanted.kind, wanted.name, wanted.arguments, self._history)
-            except Changed as error:
+            except (Changed, Ahead) as error:
                 self._over = Interrupted(error)
                 raise self._over from None
         return record

@@ -39,6 +39,7 @@ from duly.workflows.step import (
     REJECTED,
     REPLAYED,
     SIGNALLED,
+    Ahead,
     Kind,
     Run,
     Status,
@@ -53,10 +54,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: Seconds after which a run is looked at again whose workflow is not known here: another worker may know it.
-UNKNOWN_WAIT = 30.0
+#: Seconds after which a run that this worker cannot take further is looked at again, by any worker: at first, and at most.
+AHEAD_WAIT, AHEAD_MOST = 0.5, 30.0
 #: Jobs of a tree that are shown.
 TREE = 10_000
+
+
+#: In a run's meta: the version that the code knew which started it. A worker begins the run with this version or a later one.
+VERSION_META = "workflow_version"
 
 
 class Host(AnyHost, Protocol):
@@ -95,6 +100,8 @@ class Workflows:
         self._memory = Memory()
         #: Documents that were told to have changed: (name, version).
         self._told: set[tuple[str, int]] = set()
+        #: How often this process has left a run to others.
+        self._times_left: dict[int, int] = {}
 
     # ------------------------------------------------------------------ definitions
 
@@ -226,6 +233,9 @@ class Workflows:
         queue, priority, most = (
             (QUEUE, 0, None) if workflow is None else (workflow.queue, workflow.priority, workflow.max_attempts)
         )
+        if workflow is not None and version is None and workflow.version > 1:
+            # an older worker, which knows an earlier version only, must not begin it
+            o = replace(o, meta={**(o.meta or {}), VERSION_META: workflow.version})
         return self._app._new(ENGINE_RUN, queue, run_input(name, text, version), priority, most, o)
 
     def prepared(self, input: Mapping[str, Any], o: Options) -> NewJob | None:
@@ -262,9 +272,11 @@ class Workflows:
             workflow = self._as_begun(kept) or self.find(
                 name, version if kept is None or kept.version is None else kept.version
             )
+            if (kept is None or kept.version is None) and version is None and workflow.version < _least(claimed.meta):
+                raise UnknownWorkflow(name, _least(claimed.meta), (f"{name} ({workflow.version})",))
         except UnknownWorkflow as error:
             engine.emitter.emit("workflow_unknown", "warning", run=claimed.id, workflow=name, error=str(error))
-            raise Snooze("its workflow is not known here", after=UNKNOWN_WAIT) from None
+            raise self._left(claimed.id, "its workflow is not known here") from None
         if kept is None or kept.version is None:
             await engine.db.arun(
                 engine.db.write, lambda c: store.begin(c, claimed, name, workflow.version, workflow.document)
@@ -275,7 +287,19 @@ class Workflows:
             workflow.decode(input)
         except InvalidArgument as error:  # trying again would not help
             raise PermanentError(str(error)) from None
-        return await advance.run(kept, workflow.fn, partial(workflow.decode, input))
+        try:
+            return await advance.run(kept, workflow.fn, partial(workflow.decode, input))
+        except Ahead as error:
+            engine.emitter.emit("workflow_ahead", "warning", run=claimed.id, workflow=name, error=str(error))
+            raise self._left(claimed.id, "newer code has taken it further") from None
+
+    def _left(self, run: int, why: str) -> Snooze:
+        """A run that is left to another worker: no attempt is used, and it can be claimed again at once, then after longer and longer."""
+        count = self._times_left.get(run, 0)
+        self._times_left[run] = count + 1
+        while len(self._times_left) > 10_000:
+            self._times_left.pop(next(iter(self._times_left)))
+        return Snooze(why, after=min(AHEAD_WAIT * 2 ** min(count, 10), AHEAD_MOST))
 
     def _child(self, ctx: WorkflowContext, what: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         """The job of a child."""
@@ -641,6 +665,13 @@ def _blamed(row: Any) -> list[int]:
         and row.error.get("type") == WorkflowFailed.__name__
     )
     return list(row.failing.get("steps", ())) if ended and row.failing is not None else []
+
+
+def _least(meta: str | None) -> int:
+    """The version of the workflow that the code knew which started the run; 0 where nothing is said of it."""
+    said = orjson.loads(meta) if meta is not None else {}
+    version = said.get(VERSION_META) if isinstance(said, dict) else None
+    return version if isinstance(version, int) else 0
 
 
 def _named(input: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument
 from duly.workflows.identity import Fingerprints, different
-from duly.workflows.step import LIFECYCLE, UNSTORABLE, Changed, Kind, Signal, Status, Step
+from duly.workflows.step import LIFECYCLE, UNSTORABLE, Ahead, Changed, Kind, Signal, Status, Step
 
 #: How the names of decisions begin.
 DECISION = "approve:"
@@ -45,8 +45,10 @@ def check_same(
     record: Step, kind: Kind, name: str, arguments: Fingerprints | None = None, history: Mapping[int, Step] = MappingProxyType({})
 ) -> None:  # fmt: skip
     """Raise Changed where the code asks for something else than it did, or with other arguments. A record without arguments is of a time
-    before these were kept."""
+    before these were kept. Raises Ahead where the run has passed a guard that this code does not have: newer code took it there."""
     if record.kind is not kind or record.name != name:
+        if record.kind is Kind.PATCH:
+            raise _ahead(record)
         raise Changed(
             f"step {record.position} of this run is on record as {record.kind} {record.name!r}, and the code now asks for {kind} {name!r} there. "
             "Give the changed workflow a new version, or let it ask `await ctx.patched(…)` first; then replay the run."
@@ -76,14 +78,23 @@ def _other_arguments(
     )
 
 
+def _ahead(record: Step) -> Ahead:
+    return Ahead(
+        f"step {record.position} of this run is the guard `ctx.patched({record.name!r})`, which the code here does not ask for. Newer code "
+        "has taken the run past it; a worker with that code goes on with it. If there is none, bring the guard back."
+    )
+
+
 def left_behind(history: Mapping[int, Step], answered: Collection[int]) -> list[Step]:
     """What is on record and the code has not asked for, in order."""
     return [step for position, step in sorted(history.items()) if position > 0 and position not in answered]
 
 
 def check_all_asked_for(history: Mapping[int, Step], answered: Collection[int]) -> None:
-    """Raise Changed where the code ended without asking for all that is on record."""
+    """Raise Changed where the code ended without asking for all that is on record; Ahead where a guard comes first there."""
     left = left_behind(history, answered)
+    if left and left[0].kind is Kind.PATCH:
+        raise _ahead(left[0])
     if left:
         raise Changed(
             f"this run has {left[0].kind} {left[0].name!r} on record as step {left[0].position}, and the code ended after {left[0].position - 1} "

@@ -185,6 +185,10 @@ class Changed(PermanentError):
     """The code asks for something else than this run has on record: it was changed under the run, or does not do the same each time."""
 
 
+class Ahead(DulyError):
+    """A run was taken further by newer code than this: it is left to a worker that has that code, and nothing of it has failed."""
+
+
 class UnknownWorkflow(DulyError):
     """No workflow of that name and version is defined in this application."""
 

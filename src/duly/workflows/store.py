@@ -38,7 +38,7 @@ from duly.storage.rows import by_index, insert_into
 from duly.storage.types import Encoded, Instant, Json
 from duly.workflows import ENGINE_RUN
 from duly.workflows.plan import DECISION, Child, asked_at
-from duly.workflows.step import Kind, Signal, Status, Step
+from duly.workflows.step import Ahead, Kind, Signal, Status, Step
 from duly.workflows.tables import RUNS, workflow_runs, workflow_signals, workflow_steps
 
 _STEP_COLUMNS = (
@@ -103,6 +103,9 @@ class Kept:
     rested: str | None = None
     forked_from: int | None = None
     updated_at: datetime | None = None
+
+
+_KINDS, _STATUSES = frozenset(Kind), frozenset(Status)
 
 
 class WorkflowStore:
@@ -429,6 +432,12 @@ class WorkflowStore:
 
 
 def _step(run_id: int, row: Any) -> Step:
+    """Raises Ahead for a record that newer code has written."""
+    if row.kind not in _KINDS or row.status not in _STATUSES:
+        raise Ahead(
+            f"step {row.position} of run {run_id} is a {row.kind} that is {row.status}, which this version of Duly does not know. "
+            "A worker with the newer version goes on with the run."
+        )
     return Step(
         run_id, row.position, Kind(row.kind), row.name, Status(row.status), _as_text(row.output),
         orjson.loads(row.error) if row.error is not None else None, row.attempts, row.child_id, row.due_at, row.started_at, row.finished_at,
