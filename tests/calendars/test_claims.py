@@ -332,7 +332,7 @@ def test_a_claim_reads_its_rows_in_order_from_the_index_and_the_blackouts_once(p
     )
     with pg.db.auto.connect() as connection:
         connection.execute(text("VACUUM ANALYZE jobs, blackouts"))
-    parameters = {"queues": ["q0", "q1", "q9"], "rooms": [10] * 3, "tasks": ["X"], "token": 1, "lease": 30.0, "worker": "w", "now": None}  # fmt: skip
+    parameters = {"queues": ["q0", "q1", "q9"], "rooms": [10] * 3, "tasks": ["X"], "abilities": [], "token": 1, "lease": 30.0, "worker": "w", "now": None}  # fmt: skip
     with pg.db.engine.connect() as connection:
         cursor: Any = connection.connection.driver_connection.cursor()  # type: ignore[union-attr]
         cursor.execute("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) " + postgres.CLAIM, parameters)

@@ -242,7 +242,7 @@ def test_a_claim_reads_its_rows_from_the_index_in_order_however_long_the_backlog
     if analysed:
         with pg.db.auto.connect() as connection:
             connection.execute(text("VACUUM ANALYZE jobs"))
-    found = plan(pg, postgres.CLAIM, {"queues": ["q0", "q1", "q9"], "rooms": [batch] * 3, "tasks": ["X"], "token": 1, "lease": 30.0, "worker": "w", "now": None})  # fmt: skip
+    found = plan(pg, postgres.CLAIM, {"queues": ["q0", "q1", "q9"], "rooms": [batch] * 3, "tasks": ["X"], "abilities": [], "token": 1, "lease": 30.0, "worker": "w", "now": None})  # fmt: skip
     assert "Index Scan using ix_jobs_ready" in found
     assert re.search(r"(Bitmap )?Index Scan (using|on) pk_jobs", found)
     assert "Seq Scan on jobs" not in found
@@ -257,7 +257,17 @@ def test_a_claim_on_sqlite_reads_its_rows_from_the_index_in_order(sqlite_url: st
     app = Duly(sqlite_url)
     app.open()
     run_sql(app, "ANALYZE")
-    parameters = {"worker": "", "token": 1, "until": 1, "now": 1, "queue": "q", "tasks": "[]", "room": 1, "ids": "[]"}
+    parameters = {
+        "worker": "",
+        "token": 1,
+        "until": 1,
+        "now": 1,
+        "queue": "q",
+        "tasks": "[]",
+        "abilities": "[]",
+        "room": 1,
+        "ids": "[]",
+    }
     with closing(sqlite3.connect(str(make_url(sqlite_url).database))) as connection:
         claim, read, hold = (
             [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, parameters)]

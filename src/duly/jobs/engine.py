@@ -105,7 +105,7 @@ class Engine:
 
     def any_claimable(self, names: Sequence[str]) -> bool:
         """Is any job of these queues ready whose task is known here?"""
-        mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names)]
+        mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names), self.store.within_abilities()]
         query = select(literal(1)).where(*mine, jobs.c.status == "queued", jobs.c.due_at.is_(None)).limit(1)
         return self.db.read(lambda c: c.execute(query).first()) is not None
 
@@ -117,7 +117,7 @@ class Engine:
 
         def ask(connection: Connection) -> bool:
             now = self.clock.now()
-            mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names)]
+            mine = [jobs.c.queue.in_(names), jobs.c.task.in_(self.task_names), self.store.within_abilities()]
             running = select(jobs.c.id).where(*mine, jobs.c.status == "running").limit(1)
             if connection.execute(running).first() is not None:
                 return True

@@ -377,6 +377,7 @@ class QueueStore:
             jobs.c.status == "queued",
             jobs.c.due_at.is_(None),
             jobs.c.task.in_(tasks),
+            self.store.within_abilities(),
         ]
         busy: Mapping[str, int] = {}
         if s.key_limit is not None:

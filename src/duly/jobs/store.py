@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, bindparam, delete, func, insert, literal, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, literal, select, text, update
 
 from duly.audit.store import record_many
 from duly.jobs.handover import never_begun
@@ -72,6 +72,8 @@ class JobStore:
         self.db = db
         #: What a task says about the end of its runs, by its name.
         self.policy = policy
+        #: What is known here beside tasks: a job that needs something is claimed only where it is among these.
+        self.abilities: frozenset[str] = frozenset()
         self.sql = dialect(db)
         s = db.is_sqlite
         held = "jobs.id = r.id AND jobs.status = 'running' AND jobs.lease_token = r.token"
@@ -124,6 +126,14 @@ class JobStore:
 
     # ------------------------------------------------------------------ claim
 
+    def within_abilities(self) -> ColumnElement[bool]:
+        """The condition of jobs that need nothing that is not known here, in SQL."""
+        return jobs.c.needs.is_(None) | jobs.c.needs.in_(sorted(self.abilities))
+
+    def set_needs(self, connection: Connection, ident: int, needs: str | None) -> None:
+        """Say what a worker must know to claim a live job, beside its task. None: nothing."""
+        connection.execute(update(jobs).where(jobs.c.id == ident).values(needs=needs))
+
     def claim(
         self,
         connection: Connection,
@@ -135,7 +145,15 @@ class JobStore:
     ) -> list[Claimed]:
         """Take ready jobs of queues that nothing governs; ``queues`` says how many of each. In order of priority, run_at, id."""
         rows: list[Claimed] = self.sql.claim(
-            connection, dict(queues), tasks, token, lease, worker, self.db.stamp(), self.db.prepares
+            connection,
+            dict(queues),
+            tasks,
+            token,
+            lease,
+            worker,
+            self.db.stamp(),
+            self.db.prepares,
+            tuple(self.abilities),
         )
         self._after_claim(connection, rows)
         return rows

@@ -86,6 +86,8 @@ jobs = Table(
     Column("fair", Boolean, nullable=False, server_default=text("false")),
     Column("waits_for_children", Boolean, nullable=False, server_default=text("false")),
     Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    #: What a worker must know beside the task to claim it (``JobStore.abilities``). Null: nothing.
+    Column("needs", Text),
     Column("lease_token", Id),
     Column("lease_until", Instant),
     CheckConstraint(LIFECYCLE.check("status", LIVE), name="status"),

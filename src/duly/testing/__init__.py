@@ -118,7 +118,7 @@ def sandbox(
         db = Database(there, clock)
         stack.callback(db.close)
         engine = Engine(db, app.events)
-        engine.tasks = app.engine.tasks
+        engine.tasks, engine.store.abilities = app.engine.tasks, app.engine.store.abilities
         app.settings, app.db, app.engine, app._checked = there, db, engine, False
         known = set(engine.tasks)
         try:

@@ -47,7 +47,7 @@ from duly.workflows.calling import within
 from duly.workflows.context import Interrupted, Suspended, Wanted, WorkflowContext
 from duly.workflows.plan import Facts, check_all_asked_for, cut_short, failed_attempt, left_behind, look, wakes
 from duly.workflows.step import LIFECYCLE, Kind, Status, Step
-from duly.workflows.store import Kept, WorkflowStore
+from duly.workflows.store import Kept, WorkflowStore, needs
 from duly.workflows.values import DONE, UnstorableResult, calling, check_done, check_step, encoded
 
 
@@ -317,6 +317,12 @@ class Advance:
         return settlement
 
     # ------------------------------------------------------------------ what the code asks for
+
+    def knows_guard(self, ctx: WorkflowContext, name: str) -> None:
+        """The code here has this guard: runs that are past it can be claimed."""
+        mine = needs(ctx.workflow, ctx.version, past=name)
+        if mine not in self.engine.store.abilities:
+            self.engine.store.abilities |= {mine}
 
     async def resolve(self, ctx: WorkflowContext, wanted: Sequence[Wanted]) -> list[Step]:
         """Do what is asked for, or find out that it has to be waited for. Raises Suspended, _Stop, LeaseLost."""

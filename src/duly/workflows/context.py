@@ -279,6 +279,7 @@ class WorkflowContext:
         self._take_no_options("a guard")
         self._refuse_within()
         check_name(name, "name")
+        self._advance.knows_guard(self, name)
         record = self._history.get(self._asked + 1)
         if record is None and self._recorded <= self._asked:
             return self._want(Kind.PATCH, name)

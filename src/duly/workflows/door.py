@@ -46,7 +46,7 @@ from duly.workflows.step import (
     Step,
     UnknownWorkflow,
 )
-from duly.workflows.store import Kept, WorkflowStore, value_of
+from duly.workflows.store import Kept, WorkflowStore, needs, value_of
 from duly.workflows.workflow import QUEUE, Workflow, WorkflowCall, run_input
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 #: Seconds after which a run that this worker cannot take further is looked at again, by any worker: at first, and at most.
-AHEAD_WAIT, AHEAD_MOST = 0.5, 30.0
+AHEAD_WAIT, AHEAD_MOST = 0.1, 30.0
+#: Versions up to this one are counted one by one, 1, 2, 3; higher ones may be dates.
+COUNTED = 30
 #: Jobs of a tree that are shown.
 TREE = 10_000
 
@@ -120,6 +122,10 @@ class Workflows:
             )
         made = replace(workflow, door=self)
         versions[workflow.version] = made
+        # to begin a run that was started by code of an earlier version is allowed, as far as these are counted one by one
+        mine = {needs(made.name), needs(made.name, made.version)}
+        mine |= {needs(made.name, least=n) for n in (*range(1, min(made.version, COUNTED) + 1), made.version)}
+        self._app.engine.store.abilities |= mine
         if ENGINE_RUN not in self._app.engine.tasks:
             self._app.task(ENGINE_RUN, queue=QUEUE)(self._task())
         return made
@@ -276,6 +282,11 @@ class Workflows:
                 raise UnknownWorkflow(name, _least(claimed.meta), (f"{name} ({workflow.version})",))
         except UnknownWorkflow as error:
             engine.emitter.emit("workflow_unknown", "warning", run=claimed.id, workflow=name, error=str(error))
+            begun = None if kept is None else kept.version
+            least = _least(claimed.meta) if name in self._known else 0
+            wanted = needs(name, version if begun is None else begun, least)
+            if least <= COUNTED and wanted not in engine.store.abilities:  # from now on only those claim it who know it
+                await engine.db.arun(engine.db.write, lambda c: engine.store.set_needs(c, claimed.id, wanted))
             raise self._left(claimed.id, "its workflow is not known here") from None
         if kept is None or kept.version is None:
             await engine.db.arun(
@@ -291,6 +302,9 @@ class Workflows:
             return await advance.run(kept, workflow.fn, partial(workflow.decode, input))
         except Ahead as error:
             engine.emitter.emit("workflow_ahead", "warning", run=claimed.id, workflow=name, error=str(error))
+            wanted = needs(name, workflow.version, past=error.guard)
+            if error.guard and wanted not in engine.store.abilities:
+                await engine.db.arun(engine.db.write, lambda c: engine.store.set_needs(c, claimed.id, wanted))
             raise self._left(claimed.id, "newer code has taken it further") from None
 
     def _left(self, run: int, why: str) -> Snooze:
@@ -628,6 +642,7 @@ class Workflows:
         if woken:
             self._app.events.emit("workflows_woken", "warning", count=woken)
             db.bells.ring()
+        db.write(store.ease)
         while db.write(store.prune):
             pass
         while db.write(store.prune_waits):

@@ -81,7 +81,8 @@ def _other_arguments(
 def _ahead(record: Step) -> Ahead:
     return Ahead(
         f"step {record.position} of this run is the guard `ctx.patched({record.name!r})`, which the code here does not ask for. Newer code "
-        "has taken the run past it; a worker with that code goes on with it. If there is none, bring the guard back."
+        "has taken the run past it; a worker with that code goes on with it. If there is none, bring the guard back.",
+        record.name,
     )
 
 

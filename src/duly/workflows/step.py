@@ -186,7 +186,12 @@ class Changed(PermanentError):
 
 
 class Ahead(DulyError):
-    """A run was taken further by newer code than this: it is left to a worker that has that code, and nothing of it has failed."""
+    """A run was taken further by newer code than this: it is left to a worker that has that code, and nothing of it has failed. ``guard``: the
+    guard that this code lacks, if it is one."""
+
+    def __init__(self, message: str, guard: str = "") -> None:
+        self.guard = guard
+        super().__init__(message)
 
 
 class UnknownWorkflow(DulyError):

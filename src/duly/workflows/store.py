@@ -124,6 +124,8 @@ class WorkflowStore:
             r = workflow_runs.c
             fresh = update(workflow_runs).where(r.id == claimed.id, r.version.is_(None))
             connection.execute(fresh.values(version=version, definition=definition))
+        # a document goes with its run; code is known by those who have it
+        self.jobs.set_needs(connection, claimed.id, needs(workflow, version) if definition is None else None)
 
     def make(
         self, connection: Connection, ident: int, tenant: str, workflow: str, version: int | None, definition: Any = None,
@@ -298,6 +300,18 @@ class WorkflowStore:
         found = list(connection.execute(query.where(jobs.c.attempts == 0).limit(limit)).scalars())
         return sum(self.jobs.wake(connection, ident) for ident in found)
 
+    def ease(self, connection: Connection, limit: int = 200) -> int:
+        """Have runs that are past a guard claimed by any worker that knows their version: those that have the guard may not have met it since
+        they started, and then do not know that they have."""
+        j = jobs.c
+        query = (
+            select(j.id, j.needs).where(literal_column(RUNS), j.status == "queued", j.needs.contains(PAST)).limit(limit)
+        )
+        found = connection.execute(query).all()
+        for ident, wanted in found:
+            self.jobs.set_needs(connection, ident, wanted.rpartition(PAST)[0])
+        return len(found)
+
     def prune(self, connection: Connection, limit: int = 500) -> int:
         """Forget what is on record of runs whose job is gone. Returns how many."""
         r = workflow_runs.c
@@ -429,6 +443,18 @@ class WorkflowStore:
     def audit(self, connection: Connection, ident: int, tenant: str, actor: str, action: str, **meta: Any) -> None:
         """An act on a run, without payloads."""
         record(self.db, connection, actor=actor, action=action, entity="run", entity_id=ident, tenant=tenant, meta=meta)
+
+
+#: Stands between a version and the guard that its code must have.
+PAST = " past "
+
+
+def needs(workflow: str, version: int | None = None, least: int = 0, past: str = "") -> str:
+    """What a worker must know to go on with a run: a version of its workflow; to begin it, any version or one from ``least`` on. ``past``:
+    the guard that the run has passed, where code without it has had the run in hand."""
+    if version is not None:
+        return f"{workflow}:{version}" + (f"{PAST}{past}" if past else "")
+    return f"{workflow}>={least}" if least else workflow
 
 
 def _step(run_id: int, row: Any) -> Step:

@@ -117,11 +117,12 @@ class DjangoDuly(Duly):
 
     def _follow(self, url: str) -> None:
         with self._lock:
-            before, tasks = self.db, self.engine.tasks
+            before, tasks, abilities = self.db, self.engine.tasks, self.engine.store.abilities
             self.settings = Settings.load(**{**dataclasses.asdict(self.settings), "database_url": url})
             self.db = Database(self.settings, before.clock)
             self.engine = Engine(self.db, self.events)
             self.engine.tasks.update(tasks)
+            self.engine.store.abilities = abilities
             self._checked = False
         before.close()
 

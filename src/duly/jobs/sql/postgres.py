@@ -51,6 +51,7 @@ UPDATE jobs SET status = 'running', attempts = attempts + 1, worker = %(worker)s
           CROSS JOIN LATERAL (
                 SELECT j.id FROM jobs j
                  WHERE j.queue = q.name AND j.status = 'queued' AND j.due_at IS NULL AND j.task = ANY(%(tasks)s::text[])
+                   AND (j.needs IS NULL OR j.needs = ANY(%(abilities)s::text[]))
                  ORDER BY j.priority DESC, j.run_at, j.id
                  LIMIT q.room FOR UPDATE SKIP LOCKED) AS picked
           WHERE {GATE_OPEN}
@@ -161,6 +162,7 @@ def claim(
     worker: str,
     now: datetime | None,
     prepare: bool = True,
+    abilities: Sequence[str] = (),
 ) -> list[Claimed]:
     """Take up to ``queues[name]`` ready jobs of each queue that nothing governs, in order."""
     rows: list[Claimed] = _rows(
@@ -170,6 +172,7 @@ def claim(
             "queues": list(queues),
             "rooms": list(queues.values()),
             "tasks": list(tasks),
+            "abilities": list(abilities),
             "token": token,
             "lease": lease,
             "worker": worker,

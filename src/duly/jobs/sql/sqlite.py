@@ -24,6 +24,7 @@ GATE_OPEN = "NOT EXISTS (SELECT 1 FROM system_state WHERE key = 'atlas_online' A
 CLAIM = f"""
 UPDATE jobs {_HELD} WHERE id IN (
   SELECT id FROM jobs WHERE queue = :queue AND status = 'queued' AND due_at IS NULL AND task IN (SELECT value FROM json_each(:tasks))
+     AND (needs IS NULL OR needs IN (SELECT value FROM json_each(:abilities)))
      AND {GATE_OPEN} AND NOT EXISTS (SELECT 1 FROM queues WHERE name = :queue AND governed)
      AND NOT {held(True, ":queue", ":now")}
    ORDER BY priority DESC, run_at, id LIMIT :room)"""
@@ -119,14 +120,16 @@ def claim(
     worker: str,
     now: datetime | None,
     prepare: bool = True,
+    abilities: Sequence[str] = (),
 ) -> list[Claimed]:
     """Take up to ``queues[name]`` ready jobs of each queue that nothing governs, in order."""
     assert now is not None
     names, at = orjson.dumps(list(tasks)).decode(), to_micros(now)
+    known = orjson.dumps(list(abilities)).decode()
     mine = {"token": token, "until": at + int(lease * 1e6)}
     found: list[Claimed] = []
     for queue, room in queues.items():
-        asked = {"queue": queue, "room": room, "tasks": names, "worker": worker, "now": at, **mine}
+        asked = {"queue": queue, "room": room, "tasks": names, "abilities": known, "worker": worker, "now": at, **mine}
         if _run(connection, CLAIM, asked).rowcount:
             found += map(Claimed._make, read(_run(connection, READ_CLAIM, {"queue": queue, **mine}).fetchone()[0]))
     return found
