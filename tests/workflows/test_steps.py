@@ -65,8 +65,11 @@ class _Yields:
         (lambda session: _later(), "answered with an object of type coroutine: work that nobody has done. Await it"),
         (_with_session, "is async and asks for a Session, whose calls would stop the event loop. Annotate it with"),
         (_plain_with_async_session, "is a plain function and asks for an AsyncSession, whose calls have to be awaited"),
-        (lambda: 20 * 10**18, "the result of type int cannot be stored: Integer exceeds 64-bit range"),
-        (lambda: [{"wei": 2**64}], "the result of type list cannot be stored: Integer exceeds 64-bit range"),
+        (lambda: 20 * 10**18, "the result of type int cannot be stored: the result is an integer of more than 64 bits"),
+        (
+            lambda: [{"wei": 2**64}],
+            "the result of type list cannot be stored: the result[0].wei is an integer of more than 64 bits",
+        ),
     ],
 )
 def test_a_step_whose_work_would_not_be_done_fails_at_once_and_says_why(app: Duly, fn: Any, says: str) -> None:

@@ -32,7 +32,7 @@ def encoded(value: Any, name: str, limit: int) -> str | None:
     check_done(value, f"step {name}")
     text, problem = encode_output(value, limit)
     if text is None:
-        raise UnstorableResult(f"step {name}: {problem}. {DONE}")
+        raise UnstorableResult(f"step {name}: {(problem or '').rstrip('.')}. {DONE}")
     if "null" in text and not _is_finite(value):
         raise UnstorableResult(
             f"step {name}: the result holds a number that is not finite, which JSON cannot carry. {DONE}"
