@@ -36,6 +36,7 @@ MEANINGS = {
     "jobs_settled": "A batch of runs was written. `jobs`: (queue, task, lifecycle event, seconds from start to settlement) of each.",
     "unknown_name": "A name was given (`unknown`; `what`: task, queue, workflow, destination, …) that neither this application nor a running worker knows; `nearest` is what was probably meant. Said once a minute for each name.",
     "on_error_failed": "A function of `app.on_error` raised or took too long; `hook` names it. The job is not concerned.",
+    "judging_failed": "The alerts could not be judged by a process that serves pages. Said once for each reason.",
     "job_retry": "A run failed and will be tried again after `wait` seconds.",
     "job_failed": "A job ended as failed: its attempts are used up, or trying again would not help.",
     "job_cancelled": "A running job ended as cancelled.",

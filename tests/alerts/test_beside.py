@@ -19,7 +19,8 @@ from alerts.hands import MakeWorld, World
 from contract.hands import wait_until
 from duly.monitoring.alerts import readings
 from duly.monitoring.alerts.alert import Reading
-from duly.monitoring.alerts.beside import AlertMetrics, Beside
+from duly.monitoring.alerts.beside import AlertMetrics, Beside, Judge
+from duly.monitoring.alerts.beside import health as health_of
 from duly.monitoring.http import Monitor, serve
 from duly.monitoring.metrics import Metrics
 
@@ -197,3 +198,33 @@ def test_two_applications_beside_each_other_do_not_mix(make_world: MakeWorld) ->
     with answering(make_world()) as one, answering(make_world()) as two:
         assert health(one)[0] == health(two)[0] == 200
         assert one.port != two.port
+
+
+# --- A picture that is old (A5) ------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_serves_pages_judges_while_no_worker_lives(world: World) -> None:
+    close_the_gate_for_long(world)
+    judge = Judge(world.app.alerts, "web:here:1")
+    assert world.app.alerts.standing().stale.startswith("The alerts were never judged")
+    judge.start()
+    wait_until(lambda: bool(world.app.alerts.standing().raised))
+    judge.stop()
+    assert [a.rule for a in world.app.alerts.standing().raised] == ["gate_offline"]
+    assert world.app.alerts.standing().judged.by == "web:here:1"  # type: ignore[union-attr]
+
+
+def test_a_picture_older_than_five_minutes_says_so_everywhere(world: World) -> None:
+    world.app.alerts.judge("somebody")
+    world.clock.advance(timedelta(minutes=4))
+    assert world.app.alerts.standing().stale == ""
+    world.clock.advance(timedelta(minutes=8))
+    said = world.app.alerts.standing().stale
+    assert "last judged 12 minutes ago" in said
+
+    class Asleep:
+        def ask(self) -> tuple[Any, str]:
+            return world.app.alerts.standing(), ""
+
+    well, document = health_of(Asleep(), [])  # type: ignore[arg-type]
+    assert (well, document["status"], document["reasons"]) == (True, "degraded", [said])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli import show
-from duly.cli.command import ID, Group, actor, state
+from duly.cli.command import ID, Group, actor, complain, state
 from duly.cli.times import relative, stamp
 
 if TYPE_CHECKING:
@@ -37,10 +37,12 @@ def list_(every: bool, rule: str | None, subject: str | None, limit: int, below:
     asked = state()
     app = asked.open()
     found = app.alerts.find(limit, below, () if every else ("pending", "raised"), rule, subject)
+    standing = app.alerts.standing()
+    if standing.stale:
+        complain(f"warning: {standing.stale}")
     if asked.json:
         show.as_json(found)
         return
-    standing = app.alerts.standing()
     _table(found, standing.now)
     if not found:
         judged = standing.judged
@@ -49,7 +51,9 @@ def list_(every: bool, rule: str | None, subject: str | None, limit: int, below:
             if judged
             else "Nobody has judged yet: duly alerts check."
         )
-        show.say(f"{'There is no alert' if every or rule or subject else 'Nothing is raised'}. {told}")
+        show.say(
+            f"{'There is no alert' if every or rule or subject else 'Nothing was raised' if standing.stale and standing.judged else 'Nothing is raised'}. {told}"
+        )
     for name, problem in standing.unknown.items():
         click.echo(f"Rule {name} could not be judged: {problem}", err=True)
     if len(found) == limit:

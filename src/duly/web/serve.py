@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import os
 import re
 import socket
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from duly.app import Duly
 from duly.kernel.errors import InvalidArgument
+from duly.monitoring.alerts.beside import Judge
 from duly.web.ending import Ending, Streams
 
 if TYPE_CHECKING:
@@ -131,8 +133,14 @@ def _server(app: Duly, token: str, tenant: str | None, local: bool, root_path: s
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             streams.end()
+            judge.stop()
             await super().shutdown(sockets)
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            judge.start()
+
+    judge = Judge(app.alerts, f"web:{socket.gethostname()}:{os.getpid()}")
     streams = Streams(create(app, token, tenant=tenant, local=local))
     config = uvicorn.Config(streams, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3, root_path=root_path)  # fmt: skip
     return Server(config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from starlette.testclient import TestClient
+
 from duly import Duly, PermanentError
 from duly.testing import ManualClock, drain
 from duly.web.dashboard.pages.overview import STRETCHES, beats_of
@@ -36,3 +38,14 @@ def test_ends_failures_and_delays_stand_in_their_stretch(app: Duly, time: Manual
     assert sum(beat.ended for beat in beats[:-3]) == 0
     mine = app.db.read(lambda c: beats_of(app, c, "other"))
     assert [beat.ended for beat in mine[-3:]] == [1, 0, 0]
+
+
+def test_the_tile_of_alerts_never_says_none_where_nobody_judges(
+    app: Duly, local: TestClient, time: ManualClock
+) -> None:  # A5
+    assert "not known" in local.get("/").text
+    app.alerts.judge("somebody")
+    assert "nothing is raised" in local.get("/").text
+    time.advance(timedelta(minutes=9))
+    for path in ("/", "/alerts", "/api/v1/alerts"):
+        assert "last judged 9 minutes ago" in local.get(path).text

@@ -69,6 +69,36 @@ class Beside:
                 self._looking = None
 
 
+class Judge:
+    """Judges on a thread of its own when no worker has for two intervals: where pages are served and no worker may live. One in a process."""
+
+    def __init__(self, alerts: Alerts, by: str) -> None:
+        self._alerts, self._by = alerts, by
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="duly-judge", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is being judged is judged to its end."""
+        self._ends.set()
+
+    def _work(self) -> None:
+        told = ""
+        while True:
+            try:
+                self._alerts.seen(self._by)
+                told = ""
+            except Exception as error:
+                problem = brief(error)
+                if problem != told:  # an outage is told once
+                    self._alerts.engine.emitter.emit("judging_failed", "warning", by=self._by, error=problem)
+                told = problem
+            if self._ends.wait(self._alerts.settings.alerts_every):
+                return
+
+
 class AlertMetrics(Collector):
     """Alerts and what rules were judged by, at the moment of a scrape. Series are bounded: twenty subjects of each rule at most."""
 
@@ -118,9 +148,12 @@ def health(beside: Beside | None, reasons: list[str]) -> tuple[bool, dict[str, A
     standing, problem = (None, "") if beside is None else beside.ask()
     raised = () if standing is None else standing.raised
     unknown = {} if standing is None else standing.unknown
+    stale = standing.stale if standing is not None else ""
     failing = bool(reasons or problem)
-    status = "failing" if failing else "degraded" if raised or unknown else "ok"
-    document: dict[str, Any] = {"status": status, "reasons": [*reasons, *([f"alerts: {problem}"] if problem else [])]}
+    status = "failing" if failing else "degraded" if raised or unknown or stale else "ok"
+    document: dict[str, Any] = {
+        "status": status, "reasons": [*reasons, *([f"alerts: {problem}"] if problem else [stale] if stale else [])],
+    }  # fmt: skip
     if beside is not None:
         judged = standing.judged if standing is not None else None
         document |= {

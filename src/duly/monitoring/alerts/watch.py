@@ -27,6 +27,8 @@ from duly.monitoring.alerts.store import AHEAD, STANDS_STILL, AlertFilter, Alert
 LATE = 2.0
 #: Seconds between tries of somebody who waits for his turn.
 PAUSE = 0.25
+#: Seconds after which what was judged last is no picture of the present any more.
+FRESH = 300.0
 T = TypeVar("T")
 #: Cleared alerts past their retention are looked for this often, in seconds.
 PRUNE_EVERY = 3600.0
@@ -39,6 +41,8 @@ class Standing:
     now: datetime
     alerts: tuple[Alert, ...] = ()
     judged: Judged | None = None
+    #: Seconds between judgements, as the settings say.
+    every: float = 0.0
 
     @property
     def raised(self) -> tuple[Alert, ...]:
@@ -47,6 +51,16 @@ class Standing:
     @property
     def pending(self) -> tuple[Alert, ...]:
         return tuple(a for a in self.alerts if a.state is State.PENDING)
+
+    @property
+    def stale(self) -> str:
+        """Why this picture says nothing about the present: it was judged too long ago, or never. Empty while it is fresh."""
+        if self.judged is None:
+            return "The alerts were never judged: start a worker or `duly web`, or run `duly alerts check`."
+        age = (self.now - self.judged.at).total_seconds()
+        if age <= max(FRESH, self.every * LATE + FRESH / 5):
+            return ""
+        return f"The alerts were last judged {age / 60:,.0f} minutes ago, so this is not how things stand: start a worker or `duly web`, or run `duly alerts check`."
 
     @property
     def unknown(self) -> dict[str, str]:
@@ -193,7 +207,9 @@ class Alerts:
 
         def read(connection: Connection) -> Standing:
             now = self.engine.db.present(connection)
-            return Standing(now, tuple(self.store.standing(connection)), self.store.judged(connection))
+            return Standing(
+                now, tuple(self.store.standing(connection)), self.store.judged(connection), self.settings.alerts_every
+            )
 
         return self._read(read)
 

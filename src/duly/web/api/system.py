@@ -125,6 +125,9 @@ class AlertPage(BaseModel):
     alerts: list[Alert]
     next: str | None = Field(description="The cursor of the page behind; null on the last one.")
     judged_at: Instant | None = Field(description="When the rules were judged last.")
+    stale: str | None = Field(
+        description="Why this is not how things stand: nobody has judged for five minutes. Null while it is fresh."
+    )
     unknown: dict[str, str] = Field(description="Rules that could not be judged, and why.")
 
 
@@ -298,7 +301,11 @@ def routes(app: Duly) -> Any:
         standing = app.alerts.standing()
         judged = standing.judged.at if standing.judged is not None else None
         return AlertPage(
-            alerts=[_alert(app, a) for a in kept], next=following, judged_at=judged, unknown=standing.unknown
+            alerts=[_alert(app, a) for a in kept],
+            next=following,
+            judged_at=judged,
+            stale=standing.stale or None,
+            unknown=standing.unknown,
         )
 
     @made.get("/alerts/{id}", response_model=Alert, responses=documented(404), tags=["alerts"])

@@ -80,10 +80,11 @@ def routes(desk: Desk) -> APIRouter:
             )
 
         found = desk.lately(("overview", mine), ask)
-        raised = app.alerts.standing().raised if who.tenant is None and who.may("alerts", Role.VIEWER) else None
+        standing = app.alerts.standing() if who.tenant is None and who.may("alerts", Role.VIEWER) else None
+        raised = standing.raised if standing is not None else None
         beats: list[Beat] = found["beats"]
         return desk.page(
-            request, "overview.html", "Overview", **found, raised=raised, slots=_slots(app, who), banners=banners(app, found, raised, who),
+            request, "overview.html", "Overview", **found, raised=raised, stale=standing.stale if standing is not None else "", slots=_slots(app, who), banners=banners(app, found, raised, who),
             totals=altogether(found["stands"]), hour=_hour(beats), chart=_chart(beats), delays=_delay_chart(beats), scoped=who.tenant,
         )  # fmt: skip
 
