@@ -47,6 +47,7 @@ class AlertPage(TypedDict):
     alerts: list[Alert]
     next: str | None
     judged_at: str | None
+    stale: str | None
     unknown: dict[str, Any]
 
 
