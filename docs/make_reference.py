@@ -107,6 +107,7 @@ MEANINGS = {
     "mail_throttled": "A mail provider has too many messages, or its `quota` is used up: this job and those behind it wait `wait` seconds (it `asked` for so many; at most a day is obeyed), and no attempt is used.",
     "mail_away": "A mail provider cannot be reached, or takes nothing now: the queue is held for `wait` seconds, one message tries again then, and no attempt is used. `failures` counts the tries in a row.",
     "mail_resumed": "A mail provider answers again; `held` says what had held the queue: `away`, `throttled` or `quota`.",
+    "mail_reported": "A provider or a mail server reported a bounce or a complaint (`kind`). `suppressed`: so many addresses are new on the list; `soft` may be written to again; to `strangers` Duly has not written.",
     "mail_partly": "A message was taken for some recipients, and is sent to those who are `waiting` next; no attempt is used.",
     "mail_refused": "A message was accepted for some recipients and refused for good for others; the numbers count them.",
     "mail_unknown": "A message was handed over and nobody knows whether it was taken: the job fails, and is not sent again by itself.",

@@ -311,6 +311,30 @@ def preview(template: str, data: Path | None) -> None:
             show.say(f"\n{body.rstrip()}")
 
 
+# ---------------------------------------------------------------------- bounces
+
+
+@mail.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--tenant", help="Only on this tenant's list.")
+def bounce(file: Any, tenant: str | None) -> None:
+    """Take a bounce or a complaint as it lies in a mailbox (FILE, or - for stdin).
+
+    Recipients whose mailbox is gone, and those who complain, are not written to any more if Duly wrote to them.
+    """
+    from duly.mail.bounces import Bounces
+
+    found = Bounces(state().open()).read(file.read(), tenant=tenant, actor=actor())
+    if state().json:
+        show.as_json(found)
+    elif found.repeated:
+        show.say("This report came before. Nothing was done.")
+    else:
+        counted = ((found.suppressed, "suppressed"), (found.known, "suppressed before"), (found.soft, "soft"), (found.strangers, "unknown"))  # fmt: skip
+        told = ", ".join(f"{n} {word}" for n, word in counted if n)
+        show.say(f"A {found.kind}. Recipients: {told or 'none'}.")
+
+
 # ---------------------------------------------------------------------- suppressions
 
 
@@ -347,8 +371,8 @@ def list_(tenant: str | None, limit: int) -> None:
         show.as_json(found)
         return
     show.table(
-        "!tenant !address !since by reason",
-        ((s.tenant, s.address, stamp(s.created_at), s.created_by, s.reason or "") for s in found),
+        "!tenant !address !since by source reason",
+        ((s.tenant, s.address, stamp(s.created_at), s.created_by, s.source or "", s.reason or "") for s in found),
         empty="Everybody is written to.",
     )
 

@@ -22,6 +22,7 @@ from duly.kernel.owned import OnePer
 from duly.kernel.payload import check_text
 from duly.kernel.verdict import Kind
 from duly.mail import providers
+from duly.mail.bounces import Bounces
 from duly.mail.handler import SENT, SWEEP, Sending, pause
 from duly.mail.host import Host
 from duly.mail.message import read_letter, read_recipients
@@ -74,7 +75,7 @@ class Mail:
         self._ready: tuple[Settings, Provider] | None = None
         self._templates: Templates | None = None
         self._swept = float("-inf")
-        self.suppressions = Suppressions(app)
+        self.suppressions, self.bounces = Suppressions(app), Bounces(app)
         self._define()
         app.events.listen(self._heard)
         _made.keep(app, self)

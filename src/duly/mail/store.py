@@ -43,6 +43,8 @@ class Suppression:
     reason: str | None
     created_at: datetime
     created_by: str
+    #: What put it there, such as ``bounce:resend``; None: a person or a program.
+    source: str | None = None
 
 
 def fingerprint(mark: str, address: str) -> str:
@@ -270,16 +272,30 @@ class MailStore:
         return found
 
     def suppress(
-        self, connection: Connection, tenant: str, address: str, reason: str | None, actor: str
+        self,
+        connection: Connection,
+        tenant: str,
+        address: str,
+        reason: str | None,
+        actor: str,
+        source: str | None = None,
     ) -> Suppression | None:
         """Put a normalised address on the list. None when it is there already. Audited by its fingerprint."""
         now = self.db.present(connection)
-        values = {"tenant": tenant, "address": address, "reason": reason, "created_at": now, "created_by": actor}
+        values = {"tenant": tenant, "address": address, "reason": reason, "created_at": now, "created_by": actor, "source": source}  # fmt: skip
         statement = self._insert_into(suppressions).values(**values).on_conflict_do_nothing()
         if connection.execute(statement.returning(suppressions.c.address)).first() is None:
             return None
-        self._audit(connection, "MAIL_SUPPRESSED", tenant, address, actor, reason)
-        return Suppression(tenant, address, reason, now, actor)
+        self._audit(connection, "MAIL_SUPPRESSED", tenant, address, actor, reason, source)
+        return Suppression(tenant, address, reason, now, actor, source)
+
+    def wrote_to(self, connection: Connection, mark: str, address: str, job: int | None) -> set[str]:
+        """The tenants that a normalised address was written to by, as far as deliveries are kept. ``job``: by this one."""
+        d = deliveries.c
+        query = select(d.tenant).where(d.recipient == fingerprint(mark, address), d.state.in_(("accepted", "unknown")))
+        if job is not None:
+            query = query.where(d.job_id == job)
+        return set(connection.execute(query.distinct().limit(PORTION)).scalars())
 
     def unsuppress(self, connection: Connection, tenant: str, address: str, reason: str | None, actor: str) -> bool:
         """Take a normalised address off the list. False when it was not there. Audited by its fingerprint."""
@@ -290,11 +306,18 @@ class MailStore:
         return bool(gone)
 
     def _audit(
-        self, connection: Connection, action: str, tenant: str, address: str, actor: str, reason: str | None
+        self,
+        connection: Connection,
+        action: str,
+        tenant: str,
+        address: str,
+        actor: str,
+        reason: str | None,
+        source: str | None = None,
     ) -> None:
         record(
             self.db, connection, actor=actor, action=action, entity="mailbox", tenant=tenant,
-            entity_id=fingerprint(self.mark(connection), address), meta={"reason": without_addresses(reason)} if reason else {},
+            entity_id=fingerprint(self.mark(connection), address), meta=({"reason": without_addresses(reason)} if reason else {}) | ({"source": source} if source else {}),
         )  # fmt: skip
 
     def suppressions(
@@ -303,7 +326,9 @@ class MailStore:
         """The list, by tenant and address."""
         s = suppressions.c
         query = (
-            select(s.tenant, s.address, s.reason, s.created_at, s.created_by).order_by(s.tenant, s.address).limit(limit)
+            select(s.tenant, s.address, s.reason, s.created_at, s.created_by, s.source)
+            .order_by(s.tenant, s.address)
+            .limit(limit)
         )
         if tenant is not None:
             query = query.where(s.tenant == tenant)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from duly.app import Duly
-from duly.web.api import accounts, automations, events, jobs, outbox, queues, rounds, schedules, system, workflows
+from duly.web.api import accounts, automations, events, jobs, mail, outbox, queues, rounds, schedules, system, workflows
 
 #: The routers, in the order of the description, behind that of ``bulk.py``.
 ROUTERS: tuple[Callable[[Duly], Any], ...] = (
@@ -16,6 +16,7 @@ ROUTERS: tuple[Callable[[Duly], Any], ...] = (
     workflows.routes,
     outbox.routes,
     rounds.routes,
+    mail.routes,
     automations.routes,
     system.routes,
     events.routes,
