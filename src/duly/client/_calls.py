@@ -263,6 +263,10 @@ class ChangeIn(TypedDict):
     reason: NotRequired[str]
 
 
+class Changed(TypedDict):
+    changed: bool
+
+
 class ChatIn(TypedDict):
     title: NotRequired[str]
     slot: NotRequired[str]
@@ -836,6 +840,17 @@ class OutboxPage(TypedDict):
     next: str | None
 
 
+class Outcome(TypedDict):
+    """What followed from a report. Numbers count recipients."""
+
+    kind: str
+    suppressed: int
+    known: int
+    soft: int
+    strangers: int
+    repeated: bool
+
+
 class Overview(TypedDict):
     """How things stand. Jobs are counted as far as is told, so that no backlog makes it slow."""
 
@@ -1062,6 +1077,10 @@ class Rate(TypedDict):
 class RateIn(TypedDict):
     count: int
     seconds: float
+
+
+class Received(TypedDict):
+    received: bool
 
 
 class RedriveIn(TypedDict):
@@ -1412,6 +1431,26 @@ class SubmitIn(TypedDict):
     text: str
 
 
+class Suppressed(TypedDict):
+    suppressions: list[Suppression]
+
+
+class Suppression(TypedDict):
+    """An address that is not written to."""
+
+    tenant: str
+    address: str
+    reason: str | None
+    source: str | None
+    created_at: str
+    created_by: str
+
+
+class SuppressionIn(TypedDict):
+    address: str
+    reason: NotRequired[str]
+
+
 class TestIn(TypedDict):
     channel: str
     payload: NotRequired[PostIn | None]
@@ -1651,6 +1690,7 @@ class Calls:
         self.blackouts = BlackoutsCalls(send)
         self.gate = GateCalls(send)
         self.jobs = JobsCalls(send)
+        self.mail = MailCalls(send)
         self.outbox = OutboxCalls(send)
         self.publications = PublicationsCalls(send)
         self.queues = QueuesCalls(send)
@@ -2270,6 +2310,60 @@ class JobsCalls:
             {"id": id},
             body=given or None,
             headers={"idempotency-key": idempotency_key},
+        )
+        return found
+
+
+class MailCalls:
+    """Calls about mail."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def suppressions(self, *, limit: int | None = None, tenant: str | None = None) -> Suppressed:
+        """List the addresses that are not written to, by tenant and address."""
+        found: Suppressed = self._send("GET", "/api/v1/mail/suppressions", query={"limit": limit, "tenant": tenant})
+        return found
+
+    def suppress(
+        self, *, tenant: str | None = None, idempotency_key: str | None = None, **given: Unpack[SuppressionIn]
+    ) -> Changed:
+        """Write to an address no more."""
+        found: Changed = self._send(
+            "POST",
+            "/api/v1/mail/suppressions",
+            query={"tenant": tenant},
+            body=given,
+            headers={"idempotency-key": idempotency_key},
+        )
+        return found
+
+    def unsuppress(
+        self, *, tenant: str | None = None, idempotency_key: str | None = None, **given: Unpack[SuppressionIn]
+    ) -> Changed:
+        """Write to an address again. The address is in the body, because paths are logged."""
+        found: Changed = self._send(
+            "POST",
+            "/api/v1/mail/suppressions/remove",
+            query={"tenant": tenant},
+            body=given,
+            headers={"idempotency-key": idempotency_key},
+        )
+        return found
+
+    def bounce(self, *, tenant: str | None = None, idempotency_key: str | None = None) -> Outcome:
+        """Take a bounce (RFC 3464) or a complaint (RFC 5965) as it lies in a mailbox: the message, unchanged, is the body. Recipients whose
+        mailbox is gone, and those who complain, are suppressed if Duly wrote to them."""
+        found: Outcome = self._send(
+            "POST", "/api/v1/mail/bounces", query={"tenant": tenant}, headers={"idempotency-key": idempotency_key}
+        )
+        return found
+
+    def resend(self, *, idempotency_key: str | None = None) -> Received:
+        """Take a webhook of Resend, signed with `resend_webhook_secret`. Bounces for good and complaints become suppressions. A signature
+        that is missing, wrong, or older than 5 minutes is refused with 401. An event that came before changes nothing."""
+        found: Received = self._send(
+            "POST", "/api/v1/mail/webhooks/resend", headers={"idempotency-key": idempotency_key}
         )
         return found
 
