@@ -98,14 +98,35 @@ def test_a_failed_one_that_is_there_is_completed_without_a_call(
     assert app_of(room).jobs.get(ident).remote_id == "m9"
 
 
-def test_a_cancelled_one_is_shown_as_failed_and_says_so(room: Publishing, world: World) -> None:
+def test_a_cancelled_one_is_shown_as_cancelled_and_says_by_whom_and_why(room: Publishing, world: World) -> None:
     ident = put(room)
     seen = room.cancel(ident, "ada", "not today")
-    assert (seen.status, seen.error) == ("failed", "it was cancelled")
-    assert (go(room, ident).status, world.calls) == ("failed", [])
-    with pytest.raises(WrongState, match=f"publication {ident} is failed"):
+    assert (seen.status, seen.error) == ("cancelled", "it was cancelled by ada: not today")
+    assert (go(room, ident).status, world.calls) == ("cancelled", [])
+    with pytest.raises(WrongState, match=f"publication {ident} is cancelled"):
         room.cancel(ident)
     assert room.replay(ident).status == "pending"
+
+
+def test_no_filter_replays_what_a_person_cancelled_and_by_its_id_it_goes_back_to_its_instant(
+    room: Publishing, world: World, clock: ManualClock
+) -> None:
+    # R002-25
+    then = clock.now().replace(year=2031)
+    withdrawn, failed = put(room, run_at=then), failing(room, world)
+    room.cancel(withdrawn, "ada", "wrong price")
+    assert [p.id for p in room.list(PublicationFilter(channel="ig", status="failed"))] == [failed]
+    for status in ((), ("failed",), ("failed", "pending")):
+        done = room.replay_many(PublicationFilter(channel="ig", status=status), "bob", "after the outage", limit=10)
+        assert (withdrawn in done.done, withdrawn in done.refused) == (False, False)
+    with pytest.raises(InvalidArgument, match="Replay a cancelled one by its id"):
+        room.replay_many(PublicationFilter(channel="ig", status=("failed", "cancelled")))
+    assert room.replay_many(PublicationFilter(ids=(withdrawn,)), "ada", "right after all").done == [withdrawn]
+    seen = room.get(withdrawn)
+    assert (seen.status, seen.run_at, seen.attempts) == ("pending", then, 0)
+    assert go(room, withdrawn).status == "pending", "it waits for its instant"
+    clock.set(then)
+    assert go(room, withdrawn).status == "completed"
 
 
 def test_acts_on_many_are_limited_to_the_filter(room: Publishing, world: World) -> None:

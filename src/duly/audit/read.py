@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -65,6 +65,16 @@ def find(connection: Connection, f: TrailFilter, limit: int = 50, below: int | N
     if below is not None:
         query = query.where(c.id < below)
     return [Entry(*row) for row in connection.execute(query.order_by(c.id.desc()).limit(limit))]
+
+
+def acts(connection: Connection, entity: str, entity_ids: Iterable[str], actions: Sequence[str]) -> list[Entry]:
+    """Entries of these actions about these entities, oldest first."""
+    c, wanted, out = audit_log.c, sorted(set(entity_ids)), list[Entry]()
+    for start in range(0, len(wanted), 500):
+        mine = [c.entity_id.in_(wanted[start : start + 500]), c.entity == entity, c.action.in_(actions)]
+        query = select(*(c[n] for n in Entry.__dataclass_fields__)).where(*mine).order_by(c.id)
+        out += [Entry(*row) for row in connection.execute(query)]
+    return out
 
 
 def newest(connection: Connection) -> int:

@@ -267,7 +267,8 @@ def cancel(ids: tuple[int, ...], children: bool, **given: Any) -> int:
 def replay(ids: tuple[int, ...], force: bool, **given: Any) -> int:
     """Run ended jobs again, by id or by filter.
 
-    Same id, input and key, attempts from 0, due now. Failed and cancelled jobs; with --force also those that succeeded.
+    Same id, input and key, attempts from 0, due now. A filter takes failed jobs, with --force also those that succeeded. A cancelled job is
+    replayed by its id, and goes back to its planned time.
     """
     return _act("replay", ids, force=force, **given)
 
@@ -295,13 +296,14 @@ def _act(
     app = asked.open()
     if ids:
         if dry_run:
-            raise click.UsageError("--dry-run goes with filters; ids are listed already.")
+            return _foretell_ids(app, event, list(dict.fromkeys(ids)), given["tenant"], force)
         return _act_on_ids(app, event, list(dict.fromkeys(ids)), reason, given["tenant"], force, children)
     bunches = _meant(app, event, given, force)
+    left_out = _cancelled(app, event, given)
     total = sum(b.count for b in bunches)
     todo = min(total, limit) if limit is not None else total
     if dry_run or not asked.json:
-        _foretell(event, bunches, todo, dry_run)
+        _foretell(event, bunches, todo, dry_run, left_out)
     if dry_run or not todo:
         if asked.json and not dry_run:
             _report(app, event, [], {})
@@ -310,6 +312,28 @@ def _act(
         _confirm(f"{event} {show.count(todo, 'job')}")
     done, refused = _in_steps(app, event, given, todo, reason, force)
     return _report(app, event, done, refused)
+
+
+def _foretell_ids(app: Duly, event: str, ids: list[int], tenant: str | None, force: bool) -> int:
+    """Say what an act on these jobs would do, and who cancelled those that were cancelled. Nothing is changed."""
+    from duly.jobs.admin import able
+    from duly.jobs.job import Status
+
+    found = [app.jobs.get(one, tenant) for one in ids]
+    states = able(event, force, named=True)
+    meant = [one for one in found if one.status in states]
+    cancelled = [one.id for one in meant if one.status is Status.CANCELLED]
+    by = app.db.read(lambda c: app.engine.reader.cancelled_by(c, cancelled))
+    told = {one: f"it was cancelled by {who}{f': {why}' if why else ''}" for one, (who, why) in by.items()}
+    if state().json:
+        show.as_json({f"would_{event}": [one.id for one in meant], "cancelled": {str(k): v for k, v in told.items()}})
+        return 0
+    show.table("!#id task queue status more", ((one.id, one.task, one.queue, str(one.status), told.get(one.id, "")) for one in meant))  # fmt: skip
+    for one in found:
+        if one not in meant:
+            complain(f"job {one.id} is {one.status} and cannot be {_past(event)}.")
+    click.echo(f"\nWould {event} {show.count(len(meant), 'job')}. Nothing was changed.")
+    return 0
 
 
 def _act_on_ids(
@@ -335,12 +359,15 @@ def _meant(app: Duly, event: str, given: dict[str, Any], force: bool) -> list[Bu
     """What the filter means, counted: of the jobs that fit it, those that can make the move."""
     from dataclasses import replace
 
-    from duly.jobs.job import LIVE, Status
+    from duly.jobs.admin import able
+    from duly.jobs.job import Status
     from duly.jobs.survey import bunches
 
-    able = LIVE if event == "cancel" else (Status.FAILED, Status.CANCELLED, *((Status.SUCCEEDED,) if force else ()))
+    able_ = able(event, force)
     wanted = _filter(app, given, event)
-    states = [s for s in (wanted.status or able) if s in able]
+    if event == "replay" and Status.CANCELLED in wanted.status:
+        raise click.UsageError("A filter never replays cancelled jobs. Replay them by id: duly jobs replay ID...")
+    states = [s for s in (wanted.status or able_) if s in able_]
     if not states:
         hint = " (--force replays succeeded ones)" if event == "replay" and Status.SUCCEEDED in wanted.status else ""
         raise click.UsageError(f"No job of status {', '.join(wanted.status)} can be {_past(event)}{hint}.")
@@ -351,11 +378,29 @@ def _past(event: str) -> str:
     return {"cancel": "cancelled", "replay": "replayed"}[event]
 
 
-def _foretell(event: str, bunches: Sequence[Bunch], todo: int, dry_run: bool) -> None:
+def _cancelled(app: Duly, event: str, given: dict[str, Any]) -> int:
+    """How many cancelled jobs fit a filter that replays, which leaves them out. 0 where the filter names a status."""
+    from dataclasses import replace
+
+    from duly.jobs.job import Status
+    from duly.jobs.survey import bunches
+
+    wanted = _filter(app, given, event)
+    if event != "replay" or wanted.status:
+        return 0
+    return sum(b.count for b in app.db.read(lambda c: bunches(c, replace(wanted, status=(Status.CANCELLED,)))))
+
+
+def _foretell(event: str, bunches: Sequence[Bunch], todo: int, dry_run: bool, left_out: int) -> None:
     total = sum(b.count for b in bunches)
     if state().json:
-        show.as_json({f"would_{event}": todo, "of": bunches})
+        show.as_json({f"would_{event}": todo, "of": bunches, "left_out_cancelled": left_out})
         return
+    if left_out:
+        were = "was" if left_out == 1 else "were"
+        complain(
+            f"{show.count(left_out, 'job')} that {were} cancelled left out: a cancelled job is replayed by its id."
+        )
     if not total:
         click.echo("No job fits.")
     elif dry_run:
@@ -382,7 +427,8 @@ def _in_steps(
     ids = admin.matching(wanted, event, limit=todo, force=force)
     with _progress(event, len(ids)) as step:
         for start in range(0, len(ids), STEP):
-            bulk = admin.act_on(event, ids[start : start + STEP], actor(), reason, given["tenant"], force)
+            part = ids[start : start + STEP]
+            bulk = admin.act_on(event, part, actor(), reason, given["tenant"], force, wanted)
             done += bulk.done
             refused |= bulk.refused
             step(len(bulk.done) + len(bulk.refused))

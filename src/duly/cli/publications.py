@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duly.publishing.door import Publishing
     from duly.publishing.view import Bulk, Publication, PublicationFilter
 
-STATUSES, TYPES = ("pending", "running", "completed", "failed"), ("publish", "ig_first_comment")
+STATUSES, TYPES = ("pending", "running", "completed", "failed", "cancelled"), ("publish", "ig_first_comment")
 #: So many are acted on by filter at most.
 MOST = 10_000
 
@@ -173,6 +173,7 @@ def replay(**given: Any) -> int:
     """Run failed publications again, by id or by filter.
 
     Same key, attempts from 0, due now. What is published by what is on record ends as completed and is not published again.
+    A cancelled publication is replayed only by its id, and goes back to its planned time.
     """
     return _act("replay", ("failed",), **given)
 
@@ -182,7 +183,7 @@ def replay(**given: Any) -> int:
 def cancel(**given: Any) -> int:
     """Cancel publications, by id or by filter.
 
-    A pending one has failed then. A running one is asked to stop: what it has sent by then may be there, and it says so in the end.
+    A pending one is cancelled at once. A running one is asked to stop: what it has sent by then may be there, and it says so in the end.
     """
     return _act("cancel", ("pending", "running"), **given)
 
@@ -203,9 +204,13 @@ def _act(
     if not ids and not set(chosen) - {"status"}:
         raise click.UsageError("Which publications? Give ids, or filters such as --channel.")
     publishing = _door()
+    if event == "replay" and "cancelled" in given["status"]:
+        raise click.UsageError(
+            "A filter never replays cancelled publications. Replay them by id: duly publish replay ID..."
+        )
     if ids:
         if dry_run:
-            raise click.UsageError("--dry-run goes with filters; ids are listed already.")
+            return _foretold(event, [publishing.get(one, given["tenant"]) for one in dict.fromkeys(ids)], 0, publishing)
         return _report(event, _by_id(publishing, event, ids, reason, given["tenant"]), publishing)
     given["status"] = [one for one in given["status"] or fit if one in fit]
     if not given["status"]:
@@ -213,12 +218,8 @@ def _act(
     wanted = _filter(**given)
     found = publishing.list(wanted, limit)
     if dry_run:
-        if state().json:
-            show.as_json({f"would_{event}": [one.id for one in found]})
-        else:
-            show.table("!#id !channel type !status text", ((p.id, p.channel, p.type, str(p.status), _text(p)) for p in found))  # fmt: skip
-            show.say(f"Would {event} {show.count(len(found), 'publication')}. Nothing was changed.")
-        return 0
+        left_out = publishing.list(_filter(**given | {"status": ["cancelled"]}), limit) if event == "replay" else []
+        return _foretold(event, found, len(left_out), publishing)
     if len(found) > BULK and not yes:
         what = f"{event} {show.count(len(found), 'publication')}"
         if not sys.stdin.isatty():
@@ -226,6 +227,32 @@ def _act(
         click.confirm(f"{what.capitalize()}?", abort=True, err=True)
     act = publishing.replay_many if event == "replay" else publishing.cancel_many
     return _report(event, act(wanted, actor(), reason, limit), publishing)
+
+
+def _foretold(event: str, found: Sequence[Publication], left_out: int, publishing: Publishing) -> int:
+    """Say which publications an act would reach, and what became of those that were cancelled. Nothing is changed."""
+    from duly.publishing.view import REPLAYED
+
+    able = REPLAYED if event == "replay" else ("pending", "running")
+    meant = [one for one in found if one.status in able]
+    if state().json:
+        show.as_json({f"would_{event}": [one.id for one in meant], "left_out_cancelled": left_out,
+                      "cancelled": {str(one.id): one.error for one in meant if one.status == "cancelled"}})  # fmt: skip
+        return 0
+    now = publishing._app.engine.clock.now()
+
+    def then(one: Publication) -> str:
+        early = event == "replay" and one.run_at is not None and one.run_at > now
+        return stamp(one.run_at) if early else "now"
+
+    show.table("!#id !channel type !status !at text", ((p.id, p.channel, p.type, str(p.status), then(p), p.error if p.status == "cancelled" else _text(p)) for p in meant))  # fmt: skip
+    for one in found:
+        if one not in meant:
+            complain(f"publication {one.id} is {one.status} and cannot be {_past(event)}.")
+    if left_out:
+        complain(f"{show.count(left_out, 'cancelled publication')} left out: a cancelled one is replayed by its id.")
+    show.say(f"Would {event} {show.count(len(meant), 'publication')}. Nothing was changed.")
+    return 0
 
 
 def _by_id(publishing: Publishing, event: str, ids: Sequence[int], reason: str, tenant: str | None) -> Bulk:

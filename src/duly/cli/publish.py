@@ -423,7 +423,7 @@ def _width() -> int:
 
 _STYLES = {
     "head": "bold", "dim": "bright_black", "blackout": "bright_black", "pending": "yellow", "running": "cyan", "completed": "green",
-    "failed": "red", "planned": "blue",
+    "failed": "red", "cancelled": "bright_black", "planned": "blue",
 }  # fmt: skip
 #: For terminals that cannot show it better.
 _ASCII = str.maketrans({"▒": "#", "░": ":", "│": "|", "…": "~"})

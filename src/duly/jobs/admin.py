@@ -16,7 +16,7 @@ from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
 from duly.jobs.look import streams
 from duly.jobs.prune import prune
-from duly.jobs.settle import CANCELLED
+from duly.jobs.settle import CANCEL_REQUESTED, CANCELLED, REPLAYED
 from duly.jobs.tables import COMMON, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
 from duly.kernel.payload import check_id, check_text
@@ -32,15 +32,25 @@ class Bulk:
     refused: dict[int, str]
 
 
+def able(event: str, force: bool = False, named: bool = False) -> tuple[Status, ...]:
+    """The statuses from which jobs are cancelled or replayed in bulk. ``named``: each job is named by its id.
+
+    What a person ended is not what failed: a filter never replays a cancelled job (R002-25). Raises InvalidArgument for another event.
+    """
+    if event == "cancel":
+        return tuple(LIVE)
+    if event != "replay":
+        raise InvalidArgument("event", f"is {event!r}; it must be cancel or replay.")
+    return (Status.FAILED, *((Status.CANCELLED,) if named else ()), *((Status.SUCCEEDED,) if force else ()))
+
+
 def _those(connection: Connection, f: JobFilter, event: str, force: bool, limit: int) -> list[int]:
     """The ids of jobs that fit a filter and could make the move, oldest first, at most so many. Raises InvalidArgument."""
-    if event == "cancel":
-        states: Sequence[Status] = tuple(LIVE)
-    elif event == "replay":
-        states = (Status.FAILED, Status.CANCELLED, *((Status.SUCCEEDED,) if force else ()))
-    else:
-        raise InvalidArgument("event", f"is {event!r}; it must be cancel or replay.")
-    states = [s for s in states if not f.status or s in f.status]
+    if event == "replay" and not f.ids and Status.CANCELLED in f.status:
+        raise InvalidArgument(
+            "status", "names cancelled jobs, and a filter never replays those.", "Replay a cancelled job by its id."
+        )
+    states = [s for s in able(event, force, bool(f.ids)) if not f.status or s in f.status]
     if not states:
         return []
     found: list[int] = []
@@ -109,14 +119,15 @@ class JobAdmin:
             return
         connection.execute(update(jobs).where(jobs.c.id == ident).values(cancel_requested=True))
         record(
-            self.db, connection, actor=actor, action="JOB_CANCEL_REQUESTED", entity="job", entity_id=ident, tenant=row.tenant,
+            self.db, connection, actor=actor, action=CANCEL_REQUESTED, entity="job", entity_id=ident, tenant=row.tenant,
             level="warning", meta=meta,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ replay
 
     def replay(self, ident: int, actor: str, tenant: str | None = None, reason: str = "", force: bool = False) -> Job:
-        """Run an ended job again: same id, same input, same key, attempts from 0, due now.
+        """Run an ended job again: same id, same input, same key, attempts from 0, due now. A job that was cancelled before its planned instant
+        goes back to that instant.
 
         Of two replays at once one wins; the other raises WrongState. ``force`` allows a job that succeeded.
         Raises KeyConflict when its key was freed and another job has taken it.
@@ -143,27 +154,30 @@ class JobAdmin:
         if locked.key is not None and locked.key_scope in ("done", "start", "until"):
             self._retake_key(connection, locked)
         now = self.db.now()
+        # a job that was cancelled early keeps its planned instant
+        early = locked.run_at > self.db.present(connection)
         renewed = {
             "status": literal("queued"),
             "attempts": literal(0),
-            "run_at": now,
+            "run_at": jobs_done.c.run_at if early else now,
             "output": null(),
             "error": null(),
             "worker": null(),
             "started_at": null(),
         }
         columns = ["id", *COMMON]
+        waits: list[Any] = [jobs_done.c.run_at] if early else []
         picked: list[Any] = [renewed.get(c, jobs_done.c[c]) for c in columns]
         fair = select(queues.c.fair).where(queues.c.name == locked.queue).scalar_subquery()
-        source = select(*picked, func.coalesce(fair, false())).where(jobs_done.c.id == ident)
-        connection.execute(insert(jobs).from_select([*columns, "fair"], source))
+        source = select(*picked, func.coalesce(fair, false()), *waits).where(jobs_done.c.id == ident)
+        connection.execute(insert(jobs).from_select([*columns, "fair", *(["due_at"] if early else [])], source))
         connection.execute(delete(jobs_done).where(jobs_done.c.id == ident))
         meta = {"reason": reason, "was": locked.status}
         record(
             self.db,
             connection,
             actor=actor,
-            action="JOB_REPLAYED",
+            action=REPLAYED,
             entity="job",
             entity_id=ident,
             tenant=locked.tenant,
@@ -207,7 +221,8 @@ class JobAdmin:
         def fitting(connection: Connection, part: Sequence[int]) -> Sequence[int]:
             if fits is None or not part:
                 return part
-            return _those(connection, replace(fits, ids=part), event, force, len(part))
+            states = fits.status or able(event, force, bool(fits.ids))
+            return _those(connection, replace(fits, ids=part, status=tuple(states)), event, force, len(part))
 
         def one(connection: Connection, ident: int) -> None:
             job = self._locked(connection, ident, tenant)

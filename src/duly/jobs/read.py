@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from duly.audit.read import acts
 from duly.jobs.filter import JobFilter, done_rows, live_rows, to_job
 from duly.jobs.job import Attempt, Job
 from duly.jobs.look import Found, Tally, look, tally
+from duly.jobs.settle import CANCEL_REQUESTED, CANCELLED, REPLAYED
 from duly.jobs.tables import attempts, jobs, jobs_done, system_state, workers
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.storage.database import Database
@@ -40,6 +42,19 @@ class JobReader:
                     break
                 for row in connection.execute(query.where(table.c.id.in_(part))):
                     out[row.id] = to_job(row)
+        return out
+
+    def cancelled_by(self, connection: Connection, idents: Iterable[int]) -> dict[int, tuple[str, str]]:
+        """(who, why) of cancelled jobs, as the audit trail has it; a job whose entries were removed is left out."""
+        out: dict[int, tuple[str, str]] = {}
+        for one in acts(connection, "job", map(str, idents), (CANCEL_REQUESTED, CANCELLED, REPLAYED)):
+            ident, meta = int(one.entity_id), one.meta if isinstance(one.meta, dict) else {}
+            if one.action == REPLAYED:
+                out.pop(ident, None)
+            elif (
+                "reason" in meta or ident not in out
+            ):  # a worker that ends a job as it was asked gives no reason of its own
+                out[ident] = (one.actor, str(meta.get("reason") or ""))
         return out
 
     def find(self, connection: Connection, f: JobFilter, limit: int = 50, below: int | None = None) -> list[Job]:

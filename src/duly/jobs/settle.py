@@ -18,6 +18,7 @@ from duly.kernel.outcome import Outcome, OutcomeKind
 EXHAUSTED = "JOB_EXHAUSTED_RETRIES"
 PERMANENT = "JOB_FAILED_PERMANENT"
 CANCELLED = "JOB_CANCELLED"
+CANCEL_REQUESTED, REPLAYED = "JOB_CANCEL_REQUESTED", "JOB_REPLAYED"
 
 #: Jobs that were lost together come back within so many seconds, and so many more for each of them, up to so many in all
 #: (see ``apart``).

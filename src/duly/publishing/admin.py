@@ -13,7 +13,7 @@ from duly.kernel.payload import check_text
 from duly.publishing.host import Host
 from duly.publishing.read import PublicationReader
 from duly.publishing.state import State
-from duly.publishing.view import ENGINE, Bulk, Publication, PublicationFilter, Status
+from duly.publishing.view import ENGINE, REPLAYED, Bulk, Publication, PublicationFilter, Status
 
 #: How many are acted on in one transaction.
 PORTION = 200
@@ -26,14 +26,15 @@ class PublicationAdmin:
         self._app, self._reader = app, reader
 
     def replay(self, connection: Connection, ident: int, actor: str, reason: str, tenant: str | None) -> Publication:
-        """Run a failed one again (R002-16); one that is there by what is on record ends as completed (T002-h). Raises NotFound, WrongState."""
+        """Run a failed or cancelled one again (R002-16), a cancelled one at its planned instant; one that is there by what is on record ends as
+        completed (T002-h). Raises NotFound, WrongState."""
         found = self._reader.get(connection, ident, tenant)
-        if found.status is not Status.FAILED:
-            raise WrongState(f"publication {ident}", found.status, "replay", ("failed",))
+        if found.status not in REPLAYED:
+            raise WrongState(f"publication {ident}", found.status, "replay", REPLAYED)
         try:
             JobAdmin(self._app.engine).replay_in(connection, ident, actor, reason)
         except WrongState as error:
-            raise _wrong(ident, error, "replay", ("failed",)) from None
+            raise _wrong(ident, error, "replay", REPLAYED) from None
         trace = self._reader.store.traces(connection, [ident]).get(ident)
         if trace is not None and trace.state is State.PUBLISHED:
             self._complete(connection, ident, actor)
@@ -61,13 +62,17 @@ class PublicationAdmin:
             raise _wrong(ident, error, "cancel", ("pending", "running")) from None
 
     def replay_many(self, filter: PublicationFilter, actor: str, reason: str, limit: int) -> Bulk:
-        """Replay those that fit and have failed."""
+        """Replay those that fit and have failed. What a person cancelled is replayed by its id, never by a filter (R002-25)."""
         check_text(reason, "reason")
+        if Status.CANCELLED in filter.status and not filter.ids:
+            raise InvalidArgument(
+                "status", "names cancelled publications, and a filter never replays those.", "Replay a cancelled one by its id."
+            )  # fmt: skip
 
         def act(connection: Connection, ident: int) -> object:
             return self.replay(connection, ident, actor, reason, filter.tenant)
 
-        return self._act(filter, (Status.FAILED,), limit, act)
+        return self._act(filter, REPLAYED if filter.ids else (Status.FAILED,), limit, act)
 
     def cancel_many(self, filter: PublicationFilter, actor: str, reason: str, limit: int) -> Bulk:
         """Cancel those that fit and have not ended."""

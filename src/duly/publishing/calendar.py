@@ -21,11 +21,14 @@ _QUARTERS = (0, 15, 30, 45)
 #: How much of a cell is held, on how many of the channels.
 Shade: TypeAlias = Literal["free", "some", "all"]
 #: What carries a colour: a part of a line is (text, what it is).
-Ink: TypeAlias = Literal["", "head", "blackout", "pending", "running", "completed", "failed", "planned", "dim"]
+Ink: TypeAlias = Literal[
+    "", "head", "blackout", "pending", "running", "completed", "failed", "cancelled", "planned", "dim"
+]
 Line: TypeAlias = tuple[tuple[str, Ink], ...]
 _SIGNS: Mapping[Shade, str] = {"free": " ", "some": "░", "all": "▒"}
 _INKS: Mapping[str, Ink] = {
-    "pending": "pending", "running": "running", "completed": "completed", "failed": "failed", "planned": "planned"
+    "pending": "pending", "running": "running", "completed": "completed", "failed": "failed", "cancelled": "cancelled",
+    "planned": "planned",
 }  # fmt: skip
 
 

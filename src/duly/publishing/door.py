@@ -263,14 +263,15 @@ class Publishing:
     # ------------------------------------------------------------------ acting
 
     def replay(self, ident: int, actor: str = "code", reason: str = "", tenant: str | None = None) -> Publication:
-        """Run a failed publication again: attempts from 0, due now, same key (R002-16). One that is there by what is on record ends as
-        completed, without a call (T002-h). Of two replays at once one wins. Raises NotFound, WrongState when it has not failed.
+        """Run a failed or cancelled publication again: attempts from 0, due now, same key (R002-16). One that was cancelled before its planned
+        instant goes back to it. One that is there by what is on record ends as completed, without a call (T002-h). Of two replays at once one
+        wins. Raises NotFound, WrongState when it has neither failed nor been cancelled.
         """
         check_text(reason, "reason")
         return self._write(lambda c: self._admin.replay(c, ident, actor, reason, tenant))
 
     def cancel(self, ident: int, actor: str = "code", reason: str = "", tenant: str | None = None) -> Publication:
-        """Cancel a publication that has not ended. A pending one has failed then; a running one is asked to stop, and what it has sent by then
+        """Cancel a publication that has not ended. A pending one is cancelled at once; a running one is asked to stop, and what it has sent by then
         may be there: ``keep`` completes it, or tells that nobody knows. Raises NotFound, WrongState.
         """
         self.get(ident, tenant)
@@ -280,7 +281,9 @@ class Publishing:
     def replay_many(
         self, filter: PublicationFilter, actor: str = "code", reason: str = "", limit: int = 10_000
     ) -> Bulk:  # fmt: skip
-        """Replay the failed publications that fit the filter, each on its own feet. Raises InvalidArgument for a filter that names nothing."""
+        """Replay the failed publications that fit the filter, each on its own feet. A cancelled one is replayed only where the filter names its
+        id (R002-25). Raises InvalidArgument for a filter that names nothing, or the status cancelled without ids.
+        """
         self._app.open()
         return self._admin.replay_many(filter, actor, reason, limit)
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from duly.calendars.tables import queue_scopes
 from duly.jobs.job import Job
+from duly.jobs.job import Status as JobStatus
 from duly.jobs.queues import QueueSettings
 from duly.kernel.errors import NotFound
 from duly.kernel.gate import Hold, QueueFacts, Rate, gate
@@ -50,7 +51,9 @@ class PublicationReader:
             return []
         ids = [job.id for job in jobs]
         traces, children = self.store.traces(connection, ids), self.store.children(connection, ids)
-        return [publication(job, traces.get(job.id), children.get(job.id, ())) for job in jobs]
+        cancelled = [job.id for job in jobs if job.status is JobStatus.CANCELLED]
+        ended = self._app.engine.reader.cancelled_by(connection, cancelled) if cancelled else {}
+        return [publication(job, traces.get(job.id), children.get(job.id, ()), ended.get(job.id)) for job in jobs]
 
     def runnable(self, connection: Connection, channels: Iterable[Channel], limit: int) -> list[Publication]:
         """What claims would take now (R002-7): at most ``limit`` of each channel, all of them by run_at and id."""

@@ -1,7 +1,8 @@
 """Publications as this door shows them: jobs in the words of the publishing specification. Pure.
 
 ``pending, running, completed, failed``; ``channel``, ``idempotency_key``, ``remote_id``, ``attempts``, ``run_at``. The engine's words stand on
-``Job``; a job that was cancelled is shown as failed, with an error that says so. Source: R002-1, R002-12.
+``Job``. Beside the four statuses of the specification stands ``cancelled``: what a person ended is not what failed, and no filter that replays
+what failed may take it (R002-25). Source: R002-1, R002-12.
 """
 
 from __future__ import annotations
@@ -31,14 +32,19 @@ class Status(StrEnum):
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
+    #: A person, or the application, ended it.
+    CANCELLED = "cancelled"
 
 
+#: The statuses from which one publication is replayed; a filter replays only what failed.
+REPLAYED = (Status.FAILED, Status.CANCELLED)
 #: The engine's statuses of each.
 ENGINE: Mapping[Status, tuple[JobStatus, ...]] = {
     Status.PENDING: (JobStatus.QUEUED,),
     Status.RUNNING: (JobStatus.RUNNING,),
     Status.COMPLETED: (JobStatus.SUCCEEDED,),
-    Status.FAILED: (JobStatus.FAILED, JobStatus.CANCELLED),
+    Status.FAILED: (JobStatus.FAILED,),
+    Status.CANCELLED: (JobStatus.CANCELLED,),
 }
 _STATUS = {job: here for here, jobs in ENGINE.items() for job in jobs}
 
@@ -88,7 +94,7 @@ class Publication:
     @property
     def unknown(self) -> bool:
         """Has it ended, and nobody knows whether it was published?"""
-        return self.status is Status.FAILED and self.progress is State.SENDING
+        return self.status in REPLAYED and self.progress is State.SENDING
 
     def record(self) -> dict[str, Any]:
         """As JSON shows it: every field, instants and words as they are."""
@@ -175,28 +181,32 @@ class Bulk:
     refused: dict[int, str] = field(default_factory=dict)
 
 
-def publication(job: Job, trace: Trace | None = None, children: Iterable[int] = ()) -> Publication:
-    """A job as this door shows it."""
+def publication(
+    job: Job, trace: Trace | None = None, children: Iterable[int] = (), ended_by: tuple[str, str] | None = None
+) -> Publication:
+    """A job as this door shows it. ``ended_by``: (who, why) of one that was cancelled."""
     status = _STATUS[job.status]
     return Publication(
         id=job.id, tenant=job.tenant, channel=job.queue, type=TYPES.get(job.task, job.task), status=status, idempotency_key=job.key,
         payload=job.input if isinstance(job.input, Mapping) else {}, run_at=job.due_at if job.due_at is not None else job.run_at,
         attempts=job.attempts, max_attempts=job.max_attempts, remote_id=(trace and trace.remote_id) or job.remote_id, url=trace.url if trace else None,
-        error=_error(job, status, trace), progress=trace.state if trace else None, parent_id=job.parent_id, children=tuple(children), created_at=job.created_at,
+        error=_error(job, status, trace, ended_by), progress=trace.state if trace else None, parent_id=job.parent_id, children=tuple(children), created_at=job.created_at,
         started_at=job.started_at, finished_at=job.finished_at, gone=bool(job.meta and job.meta.get("pruned")),
     )  # fmt: skip
 
 
-def _error(job: Job, status: Status, trace: Trace | None) -> str | None:
+def _error(job: Job, status: Status, trace: Trace | None, ended_by: tuple[str, str] | None) -> str | None:
     message = job.error.get("message") if isinstance(job.error, Mapping) else None
-    if job.meta and job.meta.get("pruned") and status is Status.FAILED:
+    if job.meta and job.meta.get("pruned") and status in REPLAYED:
         return f"it was {job.status}, and its record was removed after the retention: it cannot be replayed, and takes another key to be published"
     if job.status is JobStatus.CANCELLED:
         doubtful = trace is not None and trace.state is State.SENDING
         unknown = (
             "; it may have been published, and nobody knows: a replay asks before it publishes" if doubtful else ""
         )
-        return f"it was cancelled{f' ({message})' if message else ''}{unknown}"
+        by, why = ended_by or ("", "")
+        who, because = f" by {by}" if by else "", f": {why}" if why else f" ({message})" if message else ""
+        return f"it was cancelled{who}{because}{unknown}"
     if status is Status.COMPLETED:
         return None
     return str(message) if message else ("it failed" if status is Status.FAILED else None)

@@ -37,7 +37,7 @@ Instant = Annotated[
     BeforeValidator(lambda value: _instant(value)),
     WithJsonSchema({"type": "string", "format": "date-time", "description": "With a time zone."}),
 ]
-Status = Literal["pending", "running", "completed", "failed"]
+Status = Literal["pending", "running", "completed", "failed", "cancelled"]
 Type = Literal["publish", "ig_first_comment"]
 #: Text that a database can store: others are refused where they stand.
 Words = Annotated[str, AfterValidator(lambda value: check_text(value, "text"))]
@@ -298,7 +298,10 @@ def router(app: Host, *, tenant: str | None = None) -> APIRouter:
 
     @made.post("/jobs/replay", response_model=Replayed)
     def replay_many(given: BulkIn) -> Replayed:
-        """Replay the failed publications that fit the filter."""
+        """Replay the failed publications that fit the filter.
+
+        A cancelled one is replayed only where the filter names its id: a person ended it. 422 for the status `cancelled` without ids.
+        """
         bulk = publishing.replay_many(_filter(given.filter, whose), ACTING.get(), given.reason, given.limit)
         return Replayed(replayed=bulk.done, refused={str(ident): why for ident, why in bulk.refused.items()})
 
@@ -310,9 +313,9 @@ def router(app: Host, *, tenant: str | None = None) -> APIRouter:
 
     @made.post("/jobs/{id}/replay", response_model=Job, responses=documented(404, 409))
     def replay(id: Ident, given: ReplayIn | None = None) -> Job:
-        """Run a failed publication again: attempts from 0, due now, same key.
+        """Run a failed or cancelled publication again: attempts from 0, due now, same key.
 
-        409 when it has not failed; of two at once, one gets that. What is published by what is on record ends as completed.
+        One that was cancelled before its planned time goes back to it. 409 when it has neither failed nor been cancelled; of two at once, one gets that. What is published by what is on record ends as completed.
         """
         return _job(publishing.replay(id, ACTING.get(), given.reason if given else "", whose))
 

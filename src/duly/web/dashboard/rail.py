@@ -9,8 +9,8 @@ from typing import Any
 
 from duly.audit.read import Entry
 from duly.jobs.job import Attempt, Job, Status
+from duly.jobs.settle import CANCEL_REQUESTED, REPLAYED
 
-REPLAYED, CANCEL_REQUESTED = "JOB_REPLAYED", "JOB_CANCEL_REQUESTED"
 #: How runs end that are not settled by their handler, as marks.
 _KINDS = {"failed": "bad", "retry": "warn", "retried": "warn", "lost": "warn", "cancelled": "off", "snooze": "wait", "snoozed": "wait"}  # fmt: skip
 

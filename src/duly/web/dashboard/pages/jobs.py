@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse
 
 from duly.accounts.account import Identity, Role
 from duly.app import Duly
+from duly.jobs.admin import able
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.filter import JobFilter
 from duly.jobs.job import Job, Status
@@ -161,10 +162,12 @@ def routes(desk: Desk) -> APIRouter:
         asked, again = _asked(given, who), bool(force)
         found = app.jobs.admin.matching(asked.filter, event, MOST_JOBS, again)
         sample = app._read(lambda c: app.engine.reader.get_many(c, found[:SAMPLE]))
+        states = asked.filter.status or able(event, again, named="ids" in given)
         return desk.page(
             request, "jobs_act.html", f"{ACTS[event]} jobs", asked=asked, event=event, verb=ACTS[event], force=again, total=len(found),
             capped=len(found) >= MOST_JOBS, jobs=packed(found), mark=secrets.token_urlsafe(12), sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
             label=f"{ACTS[event]} {plural(len(found), 'job')}", ids=found if "ids" in given else None,
+            states=states,
         )  # fmt: skip
 
     @made.post("/jobs/act")
