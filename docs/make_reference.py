@@ -117,6 +117,7 @@ MEANINGS = {
     "publish_reconciled": "The other side was asked after a post of which nobody knew; `found`: is it there?",
     "publish_unknown": "Nobody knows whether a post was published, and it is not published again by itself: look at the channel. A replay asks the other side again.",
     "publish_paused": "A channel's other side wants other credentials: its queue is paused with the `reason`.",
+    "posts_retimed": "Newer zone data moved `count` posts that wait for a local time; `jobs` names the first 20.",
     "publish_throttled": "A channel's other side has had enough (`quota`: a quota is used up): its queue is held for `wait` seconds, and no attempt is used.",
     "publish_breaker_opened": "A channel has failed `failures` times in a row: its queue is held for `wait` seconds, and then one publication is tried.",
     "publish_channel_unknown": "A publication was claimed by a worker whose application does not declare its `channel`, or cannot read its file of channels (`error`); it waits for another one.",

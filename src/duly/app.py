@@ -701,11 +701,13 @@ class Jobs:
         return self.admin.cancel(ident, actor, tenant, reason, children)
 
     def replay(
-        self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, force: bool = False
-    ) -> Job:
-        """Run an ended job again and return it: same id, input and key, attempts from 0, due now.
+        self, ident: int, reason: str = "", actor: str = "code", tenant: str | None = None, force: bool = False,
+        at_once: bool = False,
+    ) -> Job:  # fmt: skip
+        """Run an ended job again and return it: same id, input and key, attempts from 0, due now. A job that was cancelled before its planned
+        instant goes back to that instant, or with ``at_once`` is due now.
 
         ``force``: also one that succeeded. Raises NotFound, WrongState when it is live (or succeeded, without ``force``), or
         KeyConflict when its key was freed and another job has it.
         """
-        return self.admin.replay(ident, actor, tenant, reason, force)
+        return self.admin.replay(ident, actor, tenant, reason, force, at_once)

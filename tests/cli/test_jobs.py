@@ -272,7 +272,10 @@ def test_a_job_that_is_refused_in_bulk_is_told_with_the_reason(on: Run, app: Dul
     made = app.enqueue("X", key="k", unique_until="done").job.id
     assert on("jobs", "cancel", str(made)).code == 0
     other = app.enqueue("X", key="k").job.id
-    said = on("jobs", "replay", "--task", "X")
+    told = on("jobs", "replay", "--task", "X")  # R002-25
+    assert (told.code, "1 job that was cancelled left out" in told.err, "No job fits." in told.out) == (0, True, True)
+    assert on("jobs", "replay", "--task", "X", "--status", "cancelled").code == 2
+    said = on("jobs", "replay", str(made))
     assert said.code == 1
     assert f"job {made} cannot replay: its key 'k' on queue 'default' is taken by job {other}." in said.err
     told = on("why", str(made)).out

@@ -315,7 +315,8 @@ def test_who_does_as_why_says_of_a_job_that_is_not_due_has_the_same_job_due(
     assert ("waits for its retry" if retries else "is planned for later") in due.detail
     assert f"duly jobs cancel {ident}, then duly jobs replay {ident}" in due.remedy
     app.jobs.cancel(ident)
-    app.jobs.replay(ident)
+    assert " --now" in due.remedy
+    app.jobs.replay(ident, at_once=True)
     job = app.jobs.get(ident)
     assert (job.input, job.key, job.attempts) == ({"n": 1}, "k", 0)
     assert all(c.met for c in app.why(ident) if c.name != "worker")
@@ -538,3 +539,35 @@ def test_the_view_of_all_jobs_shows_one_life(app: Duly, send: Send, hand: Hand) 
     hand.succeed(hand.one())
     found = app.db.read(lambda c: c.execute(text("SELECT id, status, attempts FROM all_jobs ORDER BY id")).all())
     assert [tuple(row) for row in found] == [(done, "succeeded", 1), (live, "queued", 0)]
+
+
+def test_a_filter_never_replays_what_a_person_cancelled(app: Duly, send: Send, hand: Hand) -> None:  # R002-25
+    broken = send()
+    failed(hand)
+    withdrawn = send(run_in=3600)
+    app.jobs.cancel(withdrawn, "wrong price", actor="cli:ada")
+    admin = app.jobs.admin
+    assert admin.matching(JobFilter(task="X"), "replay") == [broken]
+    assert admin.matching(JobFilter(ids=(broken, withdrawn)), "replay") == [broken, withdrawn]
+    with pytest.raises(InvalidArgument, match="Replay a cancelled job by its id"):
+        admin.matching(JobFilter(task="X", status=("failed", "cancelled")), "replay")
+    # cancelled between the look and the act
+    bulk = admin.act_on("replay", [withdrawn], "cli:bob", fits=JobFilter(task="X"))
+    assert (bulk.done, withdrawn in bulk.refused) == ([], True)
+    assert app.db.read(lambda c: app.engine.reader.cancelled_by(c, [withdrawn])) == {
+        withdrawn: ("cli:ada", "wrong price")
+    }
+
+
+def test_a_cancelled_job_that_is_replayed_goes_back_to_its_planned_instant(
+    app: Duly, send: Send, hand: Hand, clock: ManualClock
+) -> None:  # R002-25
+    ident = send(run_in=3600)
+    app.jobs.cancel(ident, actor="cli:ada")
+    clock.advance(60)
+    job = app.jobs.replay(ident, actor="cli:ada")
+    assert (job.status, job.run_at, job.due_at) == (Status.QUEUED, NOON + timedelta(hours=1), NOON + timedelta(hours=1))
+    assert hand.claim() == []
+    app.jobs.cancel(ident)
+    clock.advance(timedelta(hours=2))
+    assert app.jobs.replay(ident).due_at is None

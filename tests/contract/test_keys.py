@@ -337,3 +337,29 @@ def test_the_key_of_a_live_job_is_never_pruned(app: Duly, send: Callable[..., An
 def test_a_job_without_a_key_is_never_a_repetition(app: Duly, send: Callable[..., Any]) -> None:
     assert [send(None).created for _ in range(3)] == [True] * 3
     assert rows(app, "SELECT count(*) FROM job_keys") == [(0,)]
+
+
+def test_a_key_that_a_job_of_another_task_holds_is_a_conflict_that_names_the_job(
+    app: Duly, send: Callable[..., Any]
+) -> None:  # D3
+    @app.task("Y")
+    def y(n: int = 0) -> None: ...
+
+    holder = send("k", 1).job.id
+    for options in ({}, {"on_conflict": "raise"}):
+        with pytest.raises(KeyConflict, match=f"belongs to job {holder} of task 'X', so no job of task 'Y'") as caught:
+            y.using(key="k", **options).enqueue(1)
+        assert (caught.value.job_id, caught.value.task) == (holder, "X")
+    assert app.jobs.count() == 1
+
+
+def test_a_room_makes_its_job_once_whatever_job_holds_its_key(app: Duly, send: Callable[..., Any]) -> None:  # D3
+    holder = send("round:1", 1).job.id
+    told = [
+        app.engine.maker.make(NewJob("default", "default", "TELL", "{}", 4, key="round:1", on_conflict="apart"))
+        for _ in range(2)
+    ]
+    assert ([one.created for one in told], len({one.job.id for one in told})) == ([True, False], 1)
+    assert app.jobs.get(told[0].job.id).key == "round:1:TELL"
+    [taken, *_] = rows(app, "SELECT entity_id, actor FROM audit_log WHERE action = 'JOB_KEY_TAKEN'")
+    assert tuple(taken) == (str(holder), "TELL")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from duly import InvalidArgument, NotFound, WrongState
+from duly import InvalidArgument, KeyConflict, NotFound, WrongState
 from duly.jobs.prune import prune_expired
 from duly.kernel.verdict import Kind
 from duly.publishing import PublicationFilter, Publishing
@@ -52,7 +52,7 @@ def test_only_a_failed_one_is_replayed(room: Publishing, world: World, clock: Ma
     for ident, state in ((pending, "running"), (done, "completed")):
         with pytest.raises(WrongState) as caught:
             room.replay(ident)
-        assert (caught.value.current, caught.value.allowed) == (state, ("failed",))
+        assert (caught.value.current, caught.value.allowed) == (state, ("failed", "cancelled"))
     with pytest.raises(WrongState, match="is pending"):
         room.replay(put(room))
     with pytest.raises(NotFound):
@@ -155,3 +155,14 @@ def test_a_key_is_remembered_when_its_job_is_gone(room: Publishing, world: World
     assert prune_expired(app_of(room).db) == 1
     again = room.enqueue("ig", POST, key="k")
     assert (again.created, again.job.status, again.job.remote_id) == (False, "completed", "m1")
+
+
+def test_a_job_that_holds_a_posts_key_is_named_and_the_post_is_not_said_to_be_there(
+    room: Publishing, world: World
+) -> None:  # D3
+    app = app_of(room)
+    holder = app.enqueue("NOOP", key="k", queue="ig").job.id
+    with pytest.raises(KeyConflict, match=f"job {holder} of task 'NOOP'"):
+        room.enqueue("ig", POST, key="k")
+    answer = room.test("ig", POST, key="k")
+    assert (answer.outcome, f"job {holder} of task NOOP" in answer.detail) == ("collision", True)

@@ -92,6 +92,7 @@ class CallMaker:
             new = self.app.prepare(
                 tool.name, asked.arguments, tenant=session.tenant, parent=self.fence.job.claimed.id, key=call.key
             )
+            new.on_conflict = "apart"  # whatever job holds the key of a call, the call is made
         except InvalidArgument as wrong:
             await close(refused, f"refused: {clean(str(wrong))[:LONGEST_ERROR]}")
             return

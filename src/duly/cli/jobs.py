@@ -264,13 +264,18 @@ def cancel(ids: tuple[int, ...], children: bool, **given: Any) -> int:
 @jobs.command()
 @_acts
 @click.option("--force", is_flag=True, help="Jobs that succeeded, too.")
-def replay(ids: tuple[int, ...], force: bool, **given: Any) -> int:
+@click.option(
+    "--now", "at_once", is_flag=True, help="Due now, also a job that was cancelled before its planned time (with ids)."
+)
+def replay(ids: tuple[int, ...], force: bool, at_once: bool, **given: Any) -> int:
     """Run ended jobs again, by id or by filter.
 
     Same id, input and key, attempts from 0, due now. A filter takes failed jobs, with --force also those that succeeded. A cancelled job is
     replayed by its id, and goes back to its planned time.
     """
-    return _act("replay", ids, force=force, **given)
+    if at_once and not ids:
+        raise click.UsageError("--now goes with ids.")
+    return _act("replay", ids, force=force, at_once=at_once, **given)
 
 
 def _act(
@@ -283,6 +288,7 @@ def _act(
     yes: bool,
     force: bool = False,
     children: bool = False,
+    at_once: bool = False,
     **given: Any,
 ) -> int:
     chosen = [name for name in _CHOICES if given[name] not in (None, ())]
@@ -297,7 +303,7 @@ def _act(
     if ids:
         if dry_run:
             return _foretell_ids(app, event, list(dict.fromkeys(ids)), given["tenant"], force)
-        return _act_on_ids(app, event, list(dict.fromkeys(ids)), reason, given["tenant"], force, children)
+        return _act_on_ids(app, event, list(dict.fromkeys(ids)), reason, given["tenant"], force, children, at_once)
     bunches = _meant(app, event, given, force)
     left_out = _cancelled(app, event, given)
     total = sum(b.count for b in bunches)
@@ -337,12 +343,12 @@ def _foretell_ids(app: Duly, event: str, ids: list[int], tenant: str | None, for
 
 
 def _act_on_ids(
-    app: Duly, event: str, ids: list[int], reason: str, tenant: str | None, force: bool, children: bool
+    app: Duly, event: str, ids: list[int], reason: str, tenant: str | None, force: bool, children: bool, at_once: bool
 ) -> int:
     from duly.kernel.errors import DulyError
 
     if not children:
-        bulk = app.jobs.admin.act_on(event, ids, actor(), reason, tenant, force)
+        bulk = app.jobs.admin.act_on(event, ids, actor(), reason, tenant, force, at_once=at_once)
         return _report(app, event, bulk.done, bulk.refused)
     done: list[int] = []
     refused: dict[int, str] = {}

@@ -49,14 +49,17 @@ def door(make: bool = False, database: bool = True) -> Publishing:
 
 @publish.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Check it and say what would be made; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Check it and print what would be made and cancelled; write nothing.")
+@click.option("--sync", is_flag=True, help="Cancel the posts of this plan that wait and are no longer in the file.")
 @click.option("--override", metavar="REASON", help="Make them although checks fail, and say why; it is audited.")
 @click.option("--skip-past", is_flag=True, help="Leave out what was due before now.")
 @click.option("--tenant", help="The tenant, where it is not the application's.")
-def plan(file: Path, dry_run: bool, override: str | None, skip_past: bool, tenant: str | None) -> None:
+def plan(file: Path, dry_run: bool, sync: bool, override: str | None, skip_past: bool, tenant: str | None) -> None:
     """Make the posts of a plan (YAML or JSON).
 
     The same plan twice makes nothing twice. Nothing at all is made when something in it is wrong, or a check fails.
+    A post that was changed in the file is a new one: --sync cancels the one it takes the place of. --sync knows the posts of
+    a plan by its field name, or without one by the name of its file.
     """
     from duly.publishing.plan import load
 
@@ -64,27 +67,46 @@ def plan(file: Path, dry_run: bool, override: str | None, skip_past: bool, tenan
     publishing, there = _if_there() if dry_run else (door(make=True), True)
     now = publishing._app.engine.clock.now()
     items = [one for one in read.items if not skip_past or one.run_at >= now]
+    gone: list[Publication] = []
     if dry_run:
-        _foretold(publishing, there, read, items, override, tenant, now)
+        if sync and there:
+            gone = publishing.sync_plan(read, items, tenant=tenant, override="dry run", dry_run=True).cancelled
+        _foretold(publishing, there, read, items, override, tenant, now, gone)
         return
-    made = publishing.enqueue_plan(items, tenant=tenant, override=override, actor=actor())
+    if sync:
+        made, gone = publishing.sync_plan(read, items, tenant=tenant, override=override, actor=actor())
+        close = publishing.collisions(items, tenant)
+    else:
+        close = publishing.collisions(items, tenant)
+        made = publishing.enqueue_plan(items, tenant=tenant, override=override, actor=actor())
     _late(one for one, (_, created) in zip(items, made, strict=True) if created and one.run_at < now - LATE)
     if state().json:
         show.as_json({
             "brand": read.brand, "made": sum(created for _, created in made), "there": sum(not created for _, created in made),
-            "skipped": len(read.items) - len(items),
-            "jobs": [{**job.record(), "created": created, "place": one.place} for one, (job, created) in zip(items, made, strict=True)],
+            "skipped": len(read.items) - len(items), "cancelled": [one.id for one in gone],
+            "jobs": [{**job.record(), "created": created, "place": one.place, "collision": close.get(n)} for n, (one, (job, created)) in enumerate(zip(items, made, strict=True))],
         })  # fmt: skip
         return
     _tell_made(items, made, now)
+    _collide(items, close, sync)
     told = f"{show.count(sum(c for _, c in made), 'post')} made, {sum(not c for _, c in made):,} there already"
-    show.say(f"{told}{_skipped(len(read.items) - len(items))}.")
-    changed = [one for one, (job, created) in zip(items, made, strict=True) if not created and _differs(one, job)]
-    if changed:
-        show.say(
-            f"{show.count(len(changed), 'post')} there already with another title, link, first comment or options "
-            f"({changed[0].place}): these stay as they were made."
-        )
+    cancelled = f", {len(gone):,} cancelled" if sync else ""
+    show.say(f"{told}{cancelled}{_skipped(len(read.items) - len(items))}.")
+    if gone:
+        _tell_gone(gone, now)
+
+
+def _collide(items: Sequence[Planned], close: Mapping[int, str], sync: bool) -> None:
+    for n, other in close.items():
+        remedy = "" if sync else " If it takes the place of that post, run the plan with --sync, or cancel that post."
+        complain(f"{items[n].place} is on {items[n].channel} at the same time as {other}.{remedy}")
+
+
+def _tell_gone(gone: Sequence[Publication], now: datetime) -> None:
+    show.table(
+        "!#id !channel !at !when state text",
+        ((p.id, p.channel, stamp(p.run_at), relative(p.run_at, now), "no longer in the plan", label(p.payload)) for p in gone),
+    )  # fmt: skip
 
 
 def _if_there() -> tuple[Publishing, bool]:
@@ -110,12 +132,6 @@ def _skipped(number: int) -> str:
     return f", {number:,} left out" if number else ""
 
 
-def _differs(item: Planned, job: Publication) -> bool:
-    """Is what is there another post, under the same key? Paths and times do not count: they may be written in another way."""
-    names = ("title", "link", "ig_first_comment", "options")
-    return not job.gone and any((item.payload.get(name) or None) != (job.payload.get(name) or None) for name in names)
-
-
 def _tell_made(items: Sequence[Planned], made: Sequence[Enqueued], now: datetime) -> None:
     show.table(
         "!#id !channel !at !when state text",
@@ -127,24 +143,28 @@ def _tell_made(items: Sequence[Planned], made: Sequence[Enqueued], now: datetime
 
 
 def _foretold(
-    publishing: Publishing, database: bool, read: Plan, items: Sequence[Planned], override: str | None, tenant: str | None, now: datetime
+    publishing: Publishing, database: bool, read: Plan, items: Sequence[Planned], override: str | None, tenant: str | None, now: datetime,
+    gone: Sequence[Publication],
 ) -> None:  # fmt: skip
     from duly.publishing.preflight import PreflightFailed
 
     reports = [_report(publishing, one.channel, one.payload) for one in items]
-    there = [
-        publishing.test(one.channel, None, one.run_at, one.key, tenant).existing if database else None for one in items
-    ]
+    there = publishing.there(items, tenant) if database else [None] * len(items)
+    close = publishing.collisions(items, tenant) if database else {}
+    leaving = {f"publication {one.id}" for one in gone}
+    close = {n: other for n, other in close.items() if other not in leaving}
     failing = [(one.place, report) for one, report in zip(items, reports, strict=True) if not report.ok]
     if state().json:
         show.as_json({
             "brand": read.brand, "would_make": sum(one is None for one in there), "ok": not failing, "skipped": len(read.items) - len(items),
+            "would_cancel": [one.id for one in gone],
             "posts": [
                 {
                     "channel": one.channel, "run_at": one.run_at, "key": one.key, "place": one.place, "payload": one.payload,
                     "existing": old.record() if old else None, "preflight": report.to_json(),
+                    "collision": close.get(n),
                 }
-                for one, report, old in zip(items, reports, there, strict=True)
+                for n, (one, report, old) in enumerate(zip(items, reports, there, strict=True))
             ],
         })  # fmt: skip
     else:
@@ -156,8 +176,12 @@ def _foretold(
             ),
         )  # fmt: skip
         _findings((one.place, report) for one, report in zip(items, reports, strict=True))
+        _collide(items, close, bool(gone))
+        if gone:
+            _tell_gone(gone, now)
         new = show.count(sum(one is None for one in there), "post")
-        show.say(f"Would make {new}{_skipped(len(read.items) - len(items))}. Nothing was written.")
+        cancel = f" and cancel {show.count(len(gone), 'post')}" if gone else ""
+        show.say(f"Would make {new}{cancel}{_skipped(len(read.items) - len(items))}. Nothing was written.")
         _late(one for one, old in zip(items, there, strict=True) if old is None and one.run_at < now - LATE)
     if failing and override is None:
         raise PreflightFailed(failing)

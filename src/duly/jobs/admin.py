@@ -125,9 +125,11 @@ class JobAdmin:
 
     # ------------------------------------------------------------------ replay
 
-    def replay(self, ident: int, actor: str, tenant: str | None = None, reason: str = "", force: bool = False) -> Job:
+    def replay(
+        self, ident: int, actor: str, tenant: str | None = None, reason: str = "", force: bool = False, at_once: bool = False
+    ) -> Job:  # fmt: skip
         """Run an ended job again: same id, same input, same key, attempts from 0, due now. A job that was cancelled before its planned instant
-        goes back to that instant.
+        goes back to that instant, or with ``at_once`` is due now.
 
         Of two replays at once one wins; the other raises WrongState. ``force`` allows a job that succeeded.
         Raises KeyConflict when its key was freed and another job has taken it.
@@ -139,14 +141,16 @@ class JobAdmin:
             job = self.engine.reader.get(connection, ident, tenant)
             if job.status in LIVE or (job.status is Status.SUCCEEDED and not force):
                 raise WrongState(f"job {ident}", str(job.status), "replay", ("failed", "cancelled"))
-            self.replay_in(connection, ident, actor, reason)
+            self.replay_in(connection, ident, actor, reason, at_once)
             return self.engine.reader.get(connection, ident)
 
         job = self.db.write(act)
         self.db.bells.ring()
         return job
 
-    def replay_in(self, connection: Connection, ident: int, actor: str, reason: str) -> None:
+    def replay_in(
+        self, connection: Connection, ident: int, actor: str, reason: str, at_once: bool = False
+    ) -> None:  # fmt: skip
         """Replay an ended job in the caller's transaction. Raises WrongState when it is live, KeyConflict."""
         locked = connection.execute(select(jobs_done).where(jobs_done.c.id == ident).with_for_update()).first()
         if locked is None:
@@ -155,7 +159,7 @@ class JobAdmin:
             self._retake_key(connection, locked)
         now = self.db.now()
         # a job that was cancelled early keeps its planned instant
-        early = locked.run_at > self.db.present(connection)
+        early = not at_once and locked.run_at > self.db.present(connection)
         renewed = {
             "status": literal("queued"),
             "attempts": literal(0),
@@ -211,6 +215,7 @@ class JobAdmin:
         tenant: str | None = None,
         force: bool = False,
         fits: JobFilter | None = None,
+        at_once: bool = False,
     ) -> Bulk:
         """Cancel or replay many jobs, in transactions of up to 200, each job on its own feet. ``fits``: what they were found by, maybe a while
         ago; one that does not fit it any more is refused."""
@@ -237,7 +242,7 @@ class JobAdmin:
             else:
                 if job.status in LIVE or (job.status is Status.SUCCEEDED and not force):
                     raise WrongState(f"job {ident}", str(job.status), "replay", ("failed", "cancelled"))
-                self.replay_in(connection, ident, actor, reason)
+                self.replay_in(connection, ident, actor, reason, at_once)
 
         for start in range(0, len(ids), 200):
 

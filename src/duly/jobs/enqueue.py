@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from sqlalchemy import Connection, bindparam, or_, select, text
 
-from duly.audit.store import record_many
+from duly.audit.store import record, record_many
 from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status, numbered
 from duly.jobs.sql import dialect
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Audit action: somebody who has a name made a job. What programs enqueue stands in the job's row alone.
 ENQUEUED = "JOB_ENQUEUED"
+#: Audit action: a job holds a key that a room gives its own work, which took another one beside it.
+KEY_TAKEN = "JOB_KEY_TAKEN"
 
 
 @dataclass(slots=True)
@@ -49,6 +51,8 @@ class NewJob:
     key: str | None = None
     #: start, done, forever, or the seconds for which the key is taken.
     unique: str | float = "forever"
+    #: What happens when the key is taken: ``return`` that job, ``raise`` when its payload differs. A key that a job of another task holds
+    #: is a conflict for both. ``apart``: then the job takes a key of its own beside it; for rooms, whose work nobody may silence.
     on_conflict: str = "return"
     concurrency_key: str | None = None
     parent_id: int | None = None
@@ -288,8 +292,17 @@ class JobMaker:
         made = {ident: n for ident, n in wanted.items() if ident in got}
         known = self.reader().get_many(connection, {job_id for job_id, _, _ in found.values() if job_id not in made})
         out: dict[int, Enqueued] = {}
+        apart: dict[int, NewJob] = {}
         for ident, n in lost.items():
             owner, payload_hash, ended = found[n.tenant, n.queue, n.key or ""]
+            holder = known.get(owner) or made.get(owner)
+            if holder is not None and holder.task != n.task:
+                if n.on_conflict != "apart":
+                    raise KeyConflict(n.key or "", n.queue, owner, task=holder.task, wanted=n.task)
+                self._note_taken(connection, n, owner, holder.task)
+                n.key, n.on_conflict = f"{n.key}:{n.task}", "return"
+                apart[ident] = n
+                continue
             if n.on_conflict == "raise" and not n.fits(payload_hash):
                 raise KeyConflict(n.key or "", n.queue, owner)
             twin = made.get(owner)
@@ -297,7 +310,24 @@ class JobMaker:
                 _job(twin, owner, now, *_when(twin, now)) if twin else _forgotten(n, owner, ended)
             )
             out[ident] = Enqueued(job, False)
+        if apart:
+            out |= self._take_all_keys(connection, list(apart.values()), list(apart), now)
         return out
+
+    def _note_taken(self, connection: Connection, new: NewJob, owner: int, task: str) -> None:
+        """Put on the trail that a job of another task holds the key that a room gives its own work."""
+        meta = {"key": new.key, "queue": new.queue, "task": new.task, "held_by_task": task}
+        record(
+            self.db,
+            connection,
+            actor=new.task,
+            action=KEY_TAKEN,
+            entity="job",
+            entity_id=owner,
+            tenant=new.tenant,
+            level="warning",
+            meta=meta,
+        )
 
     def _govern(self, connection: Connection, names: set[str]) -> None:
         """A queue with concurrency keys must be looked at closely by claims; the default is one job per key at a time.

@@ -128,7 +128,7 @@ def _due(f: WhyFacts) -> Check:
         reason = "is planned for later"
     detail = f"it {reason}: due at {_at(job.due_at)}, in {_span(job.due_at - now)}"
     # To enqueue it again would make nothing where its key is taken for ever: a replay keeps job and key together.
-    remedy = f"wait, or for a run at once: duly jobs cancel {job.id}, then duly jobs replay {job.id} (same input and key, attempts from 0)"
+    remedy = f"wait, or for a run at once: duly jobs cancel {job.id}, then duly jobs replay {job.id} --now (same input and key, attempts from 0)"
     if job.parent_id is not None:
         remedy = f"wait; to cancel and replay it would end it for its parent, job {job.parent_id}"
     elif f.key_lost is not None:

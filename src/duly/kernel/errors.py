@@ -114,12 +114,26 @@ class UnsafeSession(UsageError):
 class KeyConflict(UsageError):
     """The idempotency key belongs to another job; ``job_id`` names that job.
 
-    An enqueue raises it when that job's payload differs. A replay raises it whatever the payload: ``replayed`` is then
+    An enqueue raises it when that job is of another ``task``, and, if asked to, when its payload differs. A replay raises it whatever the payload: ``replayed`` is then
     the job that was to run again, else None.
     """
 
-    def __init__(self, key: str, queue: str, job_id: int, replayed: int | None = None) -> None:
-        self.key, self.queue, self.job_id, self.replayed = key, queue, job_id, replayed
+    def __init__(
+        self,
+        key: str,
+        queue: str,
+        job_id: int,
+        replayed: int | None = None,
+        task: str | None = None,
+        wanted: str | None = None,
+    ) -> None:
+        self.key, self.queue, self.job_id, self.replayed, self.task = key, queue, job_id, replayed, task
+        if task is not None:
+            super().__init__(
+                f"key {key!r} on queue {queue!r} belongs to job {job_id} of task {task!r}, so no job of task {wanted!r} was enqueued. "
+                f"Use another key or another queue; duly jobs show {job_id} shows what holds it."
+            )
+            return
         if replayed is not None:
             super().__init__(
                 f"job {replayed} cannot replay: its key {key!r} on queue {queue!r} is taken by job {job_id}. "

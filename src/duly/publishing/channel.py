@@ -16,6 +16,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
 from duly.kernel.payload import check_name, check_number, check_whole
 from duly.kernel.source import InvalidDocument, Problem, Source, path_of
+from duly.kernel.windows import Window, window_from_json
 from duly.publishing.connectors.base import Connector
 
 #: What is done about a post of which nobody can say whether it is there: ``hold`` fails the job and says so, ``retry`` publishes again.
@@ -23,8 +24,20 @@ Unknown = Literal["hold", "retry"]
 #: The longest that a circuit breaker holds a channel, in seconds.
 LONGEST_COOL_DOWN = 3600.0
 #: Fields of a channel in a file, beside its connector's.
-FIELDS = ("connector", "limit", "rate", "max_attempts", "backoff", "unknown", "breaker", "options")
+FIELDS = (
+    "connector",
+    "limit",
+    "rate",
+    "max_attempts",
+    "backoff",
+    "unknown",
+    "breaker",
+    "apart",
+    "blackouts",
+    "options",
+)
 V = TypeVar("V")
+_WINDOW = ("days", "start", "end", "tz", "dates", "name")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -62,12 +75,17 @@ class Channel:
     backoff: Backoff = field(default_factory=lambda: backoff_of(60.0, 2.0, 3600.0))
     unknown: Unknown = "hold"
     breaker: Breaker = field(default_factory=Breaker)
+    #: Seconds that two posts of the channel are apart at the least; closer ones collide, and people are told. 0: none collide.
+    apart: float = 60.0
+    #: Windows of local time in which nothing of the channel is published, declared beside it (R002-24).
+    blackouts: tuple[Window, ...] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name, "channel")
         if self.limit is not None:
             check_whole(self.limit, "limit")
         check_whole(self.max_attempts, "max_attempts")
+        check_number(self.apart, "apart", "a number of seconds, not negative", 0)
         for name, value, kind in (("backoff", self.backoff, Backoff), ("breaker", self.breaker, Breaker)):
             if not isinstance(value, kind):
                 raise InvalidArgument(name, f"is of type {type(value).__name__}.", f"Give a {kind.__name__}.")
@@ -124,6 +142,26 @@ def read_breaker(value: object) -> Breaker:
     if isinstance(value, tuple | list) and len(value) == 2:
         return Breaker(value[0], value[1])
     return Breaker(**_mapping(value, "breaker", ("failures", "seconds")))
+
+
+def read_blackouts(value: object, channel: str) -> tuple[Window, ...]:
+    """Windows, or mappings ``{days, start, end, tz, dates, name}``; each holds this channel and no other. Raises InvalidArgument."""
+    if value is None:
+        return ()
+    if not isinstance(value, tuple | list):
+        raise InvalidArgument("blackouts", f"is of type {type(value).__name__}.", "Give a list of windows.")
+    windows = []
+    for n, one in enumerate(value):
+        at = f"blackouts[{n}]"
+        window = one if isinstance(one, Window) else window_from_json(_mapping(one, at, _WINDOW), at)
+        if isinstance(one, Window) and window.scope not in ("all", f"channel:{channel}"):
+            raise InvalidArgument(f"{at}.scope", f"is {window.scope!r}.", f"Leave it out: it holds channel {channel}.")
+        name = f"channel.{channel}.{window.name or n + 1}"
+        windows.append(replace(window, name=name, scope=f"channel:{channel}"))
+    names = [one.name for one in windows]
+    if len(set(names)) < len(names):
+        raise InvalidArgument("blackouts", "has two windows of one name.", "Give each its own name.")
+    return tuple(windows)
 
 
 def _mapping(value: object, field: str, known: tuple[str, ...]) -> Mapping[str, Any]:

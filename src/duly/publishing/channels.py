@@ -16,6 +16,7 @@ from duly.publishing.channel import (
     Unknown,
     backoff_of,
     read_backoff,
+    read_blackouts,
     read_breaker,
     read_channels,
     read_rate,
@@ -36,16 +37,18 @@ class Channels:
 
     def declare(
         self, name: str, connector: str | Connector | Callable[[Run], Any], limit: int | None = 1, rate: Any = None, max_attempts: int | None = None,
-        backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, **options: Any,
+        backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, apart: float = 60.0, blackouts: Any = None, **options: Any,
     ) -> Channel:  # fmt: skip
         """Declare a channel, or replace one. Raises InvalidArgument naming the field."""
-        made = self._made(name, connector, limit, rate, max_attempts, backoff, unknown, breaker, options)
+        made = self._made(
+            name, connector, limit, rate, max_attempts, backoff, unknown, breaker, apart, blackouts, options
+        )
         self._declared[name] = made
         return made
 
     def _made(
         self, name: str, connector: object, limit: int | None, rate: Any, max_attempts: int | None, backoff: Any, unknown: Unknown, breaker: Any,
-        options: Mapping[str, Any],
+        apart: float, blackouts: Any, options: Mapping[str, Any],
     ) -> Channel:  # fmt: skip
         settings = self._app.settings
         check_name(name, "channel")
@@ -55,7 +58,8 @@ class Channels:
         attempts = settings.publish_max_attempts if max_attempts is None else max_attempts
         told: Any = None  # what is wrong with the channel is said before its connector is made
         made = Channel(
-            name, told, limit, read_rate(rate), attempts, read_backoff(backoff, default), unknown, read_breaker(breaker)
+            name, told, limit, read_rate(rate), attempts, read_backoff(backoff, default), unknown, read_breaker(breaker), apart,
+            read_blackouts(blackouts, name),
         )  # fmt: skip
         return replace(made, connector=self._connector(connector, options))
 
@@ -122,6 +126,8 @@ class Channels:
                     "backoff": None,
                     "unknown": "hold",
                     "breaker": None,
+                    "apart": 60.0,
+                    "blackouts": None,
                 }
                 found[name] = self._made(name, **said | given, options={str(o): v for o, v in options.items()})  # fmt: skip
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
+from duly.jobs.admin import JobAdmin
 from duly.jobs.look import Found, until_of
 from duly.jobs.run import INJECT, Context
 from duly.jobs.session import borrowed
@@ -26,7 +27,7 @@ from duly.publishing.channel import Channel, Unknown
 from duly.publishing.channels import Channels
 from duly.publishing.comments import commenting
 from duly.publishing.connectors.base import Connector
-from duly.publishing.enqueue import Checked, Planned, PublicationMaker
+from duly.publishing.enqueue import Checked, Item, Planned, PublicationMaker, item
 from duly.publishing.function import Run
 from duly.publishing.handler import publishing
 from duly.publishing.hooks import Hooks
@@ -34,14 +35,29 @@ from duly.publishing.host import Host
 from duly.publishing.keep import Keeper
 from duly.publishing.post import Post, read_post
 from duly.publishing.read import PublicationReader
-from duly.publishing.view import COMMENT, PUBLISH, Bulk, Enqueued, Publication, PublicationFilter, TestAnswer
+from duly.publishing.view import (
+    COMMENT,
+    PUBLISH,
+    Bulk,
+    Enqueued,
+    Publication,
+    PublicationFilter,
+    Status,
+    Synced,
+    TestAnswer,
+)
 from duly.storage.database import Database
+
+if TYPE_CHECKING:
+    from duly.publishing.plan import Plan
 
 R = TypeVar("R")
 # ``list`` is a method of the door
 Publications: TypeAlias = list[Publication]
 Batch: TypeAlias = list[Enqueued]
 
+#: Why ``sync_plan`` cancels a post, with the plan's name behind.
+SYNCED = "it is no longer in the plan"
 #: Audit actions: of a publication and of a first comment that is there.
 PUBLISHED, COMMENTED = "PUBLISHED", "FIRST_COMMENT_PUBLISHED"
 
@@ -99,7 +115,8 @@ class Publishing:
 
     def channel(
         self, name: str, connector: str | Connector | Callable[[Run], Any], *, limit: int | None = 1, rate: Any = None,
-        max_attempts: int | None = None, backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, **options: Any,
+        max_attempts: int | None = None, backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, apart: float = 60.0,
+        blackouts: Any = None, **options: Any,
     ) -> Channel:  # fmt: skip
         """Declare a channel, or replace one.
 
@@ -107,10 +124,12 @@ class Publishing:
         function that is called with a ``Run``. ``limit``: publications at once in the whole cluster, None for any number; ``rate``:
         (count, seconds). Both are set on the queue when a worker begins, unless somebody else has set them since. ``max_attempts``, ``backoff`` (Backoff):
         else the settings ``publish_max_attempts`` and ``publish_backoff_…``. ``unknown``: "hold" or "retry" a post of which nobody can say
-        whether it is there. ``breaker``: (failures, seconds). Raises InvalidArgument naming the field.
+        whether it is there. ``breaker``: (failures, seconds). ``apart``: seconds that two posts are apart at the least; closer ones collide
+        (``test``, ``collisions``), 0 for none. ``blackouts``: Windows, or mappings ``{days, start, end, tz, dates, name}``, in which nothing of
+        the channel is published; kept when a worker begins. Raises InvalidArgument naming the field.
         """
         return self._channels.declare(
-            name, connector, limit, rate, max_attempts, backoff, unknown, breaker, **options
+            name, connector, limit, rate, max_attempts, backoff, unknown, breaker, apart, blackouts, **options
         )  # fmt: skip
 
     def process(self, name: str, **options: Any) -> Callable[[Callable[[Run], R]], Callable[[Run], R]]:
@@ -154,7 +173,7 @@ class Publishing:
         ``run_at``: aware; None is now. ``key``: without one, a UUID. ``session``: it is written in that transaction. The post is checked
         before, as those of a plan; ``override`` and ``actor`` as there. Raises InvalidArgument naming the field, PreflightFailed.
         """
-        given = self._maker.check([("", channel, payload, run_at, key)], tenant, override, actor)
+        given = self._maker.check([Item("", channel, payload, run_at, key)], tenant, override, actor)
         return self._made_in(session, given)[0]
 
     async def aenqueue(
@@ -163,8 +182,8 @@ class Publishing:
     ) -> Enqueued:  # fmt: skip
         """As ``enqueue``, for callers on an event loop and for asynchronous sessions."""
         # on a thread: it looks at the files of the post
-        item = ("", channel, payload, run_at, key)
-        given = await asyncio.to_thread(self._maker.check, [item], tenant, override, actor)
+        one = Item("", channel, payload, run_at, key)
+        given = await asyncio.to_thread(self._maker.check, [one], tenant, override, actor)
         if session is None:
             return (await self._db.arun(self._made_in, None, given))[0]
         if hasattr(session, "run_sync"):
@@ -180,11 +199,55 @@ class Publishing:
         Every post that is not there yet is checked before (``preflight``); with errors none is made. ``override``: a reason to make them all
         the same, audited (PUBLISH_OVERRIDDEN). Raises InvalidArgument, PreflightFailed.
         """
-        told = [
-            (i.place or f"{i.channel} at {i.run_at:%Y-%m-%d %H:%M}Z", i.channel, i.payload, i.run_at, i.key)
-            for i in items
-        ]
-        return self._made_in(session, self._maker.check(told, tenant, override, actor))
+        return self._made_in(session, self._maker.check([item(one) for one in items], tenant, override, actor))
+
+    def collisions(self, items: Sequence[Planned], tenant: str | None = None) -> dict[int, str]:
+        """By number in the plan, what a new post collides with: another post of its channel less than ``apart`` seconds away (R002-23)."""
+        given = [item(one) for one in items]
+        return self._read(lambda c: self._maker.collisions(c, given, tenant))
+
+    def there(self, items: Sequence[Planned], tenant: str | None = None) -> Sequence[Publication | None]:
+        """The publication of each post of a plan that is there already; None for a new one."""
+        given = [item(one) for one in items]
+
+        def look(connection: Connection) -> Sequence[Publication | None]:
+            owners = self._maker.owners(connection, given, tenant)
+            found = {p.id: p for p in self._reader.many(connection, [one for one in owners if one is not None])}
+            return [None if one is None else found.get(one) for one in owners]
+
+        return self._read(look)
+
+    def sync_plan(
+        self, plan: Plan, items: Sequence[Planned] | None = None, *, tenant: str | None = None, override: str | None = None,
+        actor: str = "code", dry_run: bool = False,
+    ) -> Synced:  # fmt: skip
+        """Make the database say what a plan says: cancel its posts that wait and are no longer in it, and make the new ones, in one transaction.
+
+        ``items``: those of the plan that are to be made, if not all. What has begun or ended stays. A post that an earlier sync cancelled and
+        that is in the plan again is replayed; one that a person cancelled stays cancelled. Raises as ``enqueue_plan``.
+        """
+        given = self._maker.check(
+            [item(one) for one in (plan.items if items is None else items)], tenant, override, actor
+        )
+        every = [item(one) for one in plan.items]
+
+        def act(connection: Connection) -> Synced:
+            gone = self._maker.withdrawn(connection, plan, every, tenant)
+            old = self._reader.many(connection, gone)
+            if dry_run:
+                return Synced([], old)
+            admin = JobAdmin(self._app.engine)
+            admin.cancel_in(connection, gone, actor, f"{SYNCED} {plan.name}")
+            made = self._maker.make(connection, given)
+            back = [one.job.id for one in made if one.job.status is Status.CANCELLED]
+            by = self._app.engine.reader.cancelled_by(connection, back)
+            for ident in back:
+                if by.get(ident, ("", ""))[1].startswith(SYNCED):
+                    self._admin.replay(connection, ident, actor, f"it is in the plan {plan.name} again", tenant)
+            again = {p.id: p for p in self._reader.many(connection, back)}
+            return Synced([Enqueued(again.get(job.id, job), created) for job, created in made], old)
+
+        return self._read(act) if dry_run else self._write(act)
 
     def _made_in(self, session: Any, given: Checked) -> Batch:
         if session is not None:
@@ -247,7 +310,7 @@ class Publishing:
                 return taken
             if report is not None and not report.ok:
                 return TestAnswer("preflight", "; ".join(str(finding) for finding in report.errors))
-            return self._reader.foretell(connection, chosen, run_at)
+            return self._reader.foretell(connection, chosen, run_at, whose)
 
         return self._read(look)
 
@@ -310,6 +373,7 @@ class Publishing:
         Both come from a worker that was lost in its job's last run, or from a run that was cancelled in its middle.
         """
         self._app.open()
+        self._keeper.retime()
         return self._keeper.keep()
 
     # ------------------------------------------------------------------ the database

@@ -212,6 +212,7 @@ class Publishing(Attempt):
             COMMENT, {"media_id": media_id, "text": text}, queue=self.job.queue, key=comment_key(media_id, text), unique_until="forever",
             max_attempts=self.channel.max_attempts, tenant=self.job.tenant, parent=self.job.id, priority=self.job.priority + 1,
         )  # fmt: skip
+        new.on_conflict = "apart"  # whatever job holds the key of a first comment, it is made
         made: Sequence[Any] = self.app.engine.maker.make_in(c, [new])
         return int(made[0].job.id)
 

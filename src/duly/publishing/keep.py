@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
 from sqlalchemy import Connection
 
+from duly.audit.store import record
 from duly.kernel.errors import DulyError, WrongState, brief
 from duly.kernel.events import Event
+from duly.kernel.localtime import resolve, tz_version
 from duly.publishing.admin import PublicationAdmin
 from duly.publishing.attempt import TOLD, Running
+from duly.publishing.channel import Channel
 from duly.publishing.channels import Channels
+from duly.publishing.enqueue import LOCAL, ZONE, ZONE_DATA
 from duly.publishing.host import Host
 from duly.publishing.read import PublicationReader, settled
 from duly.publishing.view import COMMENT, TYPES, Status
+
+#: Audit action: other zone data moved a post that waits.
+RETIMED = "PUBLISH_RETIMED"
+#: Seconds between two looks at the zone data of posts; posts that are looked at at a time.
+LOOK_EVERY, PORTION = 3600.0, 1000
+
+
+def _newer(row: Any) -> tuple[datetime, str] | None:
+    """(instant, release of the zone data) of a post whose instant older zone data gave; None where it stands, or cannot be told."""
+    meta = row.meta or {}
+    local, tz, was = meta.get(LOCAL), meta.get(ZONE), meta.get(ZONE_DATA)
+    if not (isinstance(local, str) and isinstance(tz, str) and isinstance(was, str)):
+        return None
+    try:
+        version = tz_version(tz)
+        if version == "unknown" or version <= was:
+            return None
+        return resolve(datetime.fromisoformat(local), tz)[0], version
+    except (DulyError, ValueError):
+        return None  # this machine does not know the zone: another may
 
 
 class Keeper:
@@ -21,6 +49,8 @@ class Keeper:
         self, app: Host, channels: Channels, reader: PublicationReader, admin: PublicationAdmin, running: Running
     ) -> None:  # fmt: skip
         self._app, self._channels, self._reader, self._admin, self._running = app, channels, reader, admin, running
+        #: When posts were looked at for other zone data last (monotonic).
+        self._looked: float | None = None
 
     def keep(self) -> int:
         """Complete failed and cancelled jobs whose publication is there, and tell of those of which nobody knows. Returns how many it completed."""
@@ -36,6 +66,41 @@ class Keeper:
             reason = "it was cancelled after it may have been sent" if cancelled else "the worker was lost"
             self._running.tell_unknown(ident, channel, reason)
         return done
+
+    def retime(self) -> int:
+        """Move posts that wait to what the wall clock's time means by newer zone data than gave their instant. Returns how many it moved.
+
+        Zone data change with a process, so each looks when it begins, and every hour for posts that a process with older data has planned.
+        """
+        clock, engine = self._app.engine.clock.monotonic(), self._app.engine
+        if self._looked is not None and clock - self._looked < LOOK_EVERY:
+            return 0
+        self._looked = clock
+        store, above, moved = self._reader.store, 0, list[int]()
+        while True:
+            rows = engine.db.read(lambda c, a=above: store.planned_by_clock(c, a, PORTION))  # type: ignore[misc]
+            late = [(row, found) for row in rows if (found := _newer(row)) is not None]
+            if late:
+                moved += engine.db.write(lambda c, part=late: self._move(c, part))  # type: ignore[misc]
+            if len(rows) < PORTION:
+                break
+            above = rows[-1].id
+        if moved:
+            self._app.events.emit("posts_retimed", "warning", count=len(moved), jobs=moved[:20])
+            engine.db.bells.ring()
+        return len(moved)
+
+    def _move(self, connection: Connection, late: Sequence[tuple[Any, tuple[datetime, str]]]) -> list[int]:
+        moved = []
+        for row, (at, version) in late:
+            meta = {**row.meta, ZONE_DATA: version}
+            if self._reader.store.retime(connection, row.id, row.due_at, at, meta) and at != row.due_at:
+                moved.append(row.id)
+                record(
+                    self._app.engine.db, connection, actor="publishing", action=RETIMED, entity="job", entity_id=row.id, tenant=row.tenant,
+                    meta={"was": row.due_at.isoformat(), "run_at": at.isoformat(), "local": row.meta[LOCAL], "tz": row.meta[ZONE]},
+                )  # fmt: skip
+        return moved
 
     def heard(self, event: Event) -> None:
         """A worker of a channel begins: what the channel says becomes the queue's limit and rate. A first comment has failed: it is told."""
@@ -73,11 +138,25 @@ class Keeper:
             if found is None:
                 return
             channel = found
+            self._blackouts(channel)
             if self._app.engine.db.write(write):
                 self._app.engine.db.bells.ring()
                 self._app.engine.db.controls.ring()
         except Exception as error:
             self._app.events.emit("publish_limit_failed", "warning", queue=name, error=brief(error))
+
+    def _blackouts(self, channel: Channel) -> None:
+        """The windows that stand beside a channel become its blackouts; those that no longer stand there are removed (R002-24)."""
+        calendars, source = self._app.engine.calendars, f"channel.{channel.name}"
+
+        def write(connection: Connection) -> None:
+            there = {b.name: b for b in calendars.all(connection) if b.source == source}
+            if {n: b.window for n, b in there.items()} != {w.name: w for w in channel.blackouts}:
+                calendars.replace_all(
+                    connection, source, channel.blackouts, "publishing", "declared beside the channel"
+                )
+
+        self._app.engine.db.write(write)
 
     def _comment_failed(self, ident: int) -> None:
         """A first comment has failed for good. The parent stands as it is (R002-20)."""

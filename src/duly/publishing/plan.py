@@ -2,7 +2,7 @@
 
 ::
 
-    brand: orchard                      timezone: Europe/Rome         channels: [instagram, blog]
+    brand: orchard                      timezone: Europe/Rome         channels: [instagram, blog]      name: spring (else the file's name)
     template:  a text, or {body, title, overrides: {channel: text or {body, title}}}; {name} is a placeholder, {{ a brace
     slots:     - at: 2026-03-27T18:00   in the plan's time zone, or with an offset
                  channels, placeholders, assets, title, link, first_comment, options
@@ -29,13 +29,13 @@ from duly.kernel.localtime import resolve, zone
 from duly.kernel.payload import check_name, check_text, check_value
 from duly.kernel.recurrence.reading import quoted, read_instant, read_local, write_instant
 from duly.kernel.source import Problem, Reading, Source, Steps, kind_words, path_of, read
-from duly.publishing.keys import plan_key
+from duly.publishing.keys import post_keys
 from duly.publishing.post import Asset
 
 MOST_SLOTS, MOST_CHANNELS, MOST_ASSETS = 5_000, 50, 50
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_PLAN = ("brand", "timezone", "channels", "template", "slots", "description")
+_PLAN = ("name", "brand", "timezone", "channels", "template", "slots", "description")
 _SLOT = ("at", "channels", "placeholders", "assets", "title", "link", "first_comment", "options")
 _ASSET = ("kind", "url", "path", "checksum", "reference", "alt")
 _KEYS = ("key", "idempotency_key")
@@ -55,6 +55,14 @@ class Planned:
     payload: Mapping[str, Any] = field(repr=False)
     #: Where it stands, for people: ``posts.yaml:12 slots[0]``.
     place: str = ""
+    #: Other keys of the same post, and its key in the first version (``keys.Keys``).
+    also: tuple[str, ...] = ()
+    old_key: str = ""
+    #: The wall clock's time and its zone, where the plan gave a local time: the post is re-timed by them when zone data change.
+    local: str | None = None
+    tz: str | None = None
+    #: The name of the plan, by which ``sync`` knows what it has made.
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ class Plan:
     channels: tuple[str, ...]
     items: tuple[Planned, ...]
     file: str | None = None
+    #: What ``sync`` knows the plan by: its field ``name``, else the name of its file.
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +136,7 @@ class _Reading(Reading):
         super().__init__(source)
         self.folder = folder
         self.timezone: str | None = None
+        self.name = ""
         self.channels: tuple[str, ...] = ()
         #: Files that were read: path → (checksum, what is wrong).
         self.files: dict[Path, tuple[str, str]] = {}
@@ -138,6 +149,8 @@ class _Reading(Reading):
         if said is None:
             return None
         brand = self.given(said, "brand", lambda one: check_name(one, "brand"))
+        name = self.given(said, "name", lambda one: check_name(one, "name"))
+        self.name = name or (Path(self.source.file).name if self.source.file else "")
         if said.get("timezone") is not None:
             self.timezone = self.argument(lambda: zone(said["timezone"]).key, ("timezone",))
         if said.get("description") is not None:
@@ -151,7 +164,7 @@ class _Reading(Reading):
         if self.problems:
             return None
         items.sort(key=lambda one: (one.run_at, self.channels.index(one.channel)))
-        return Plan(brand or "", self.timezone, self.channels, tuple(items), self.source.file)
+        return Plan(brand or "", self.timezone, self.channels, tuple(items), self.source.file, self.name)
 
     def given(self, said: Mapping[str, Any], name: str, fn: Any) -> Any:
         return None if said.get(name) is None else self.argument(lambda: fn(said[name]), (name,))
@@ -286,8 +299,14 @@ class _Reading(Reading):
                 "options": options,
             }
             payload |= {name: inner for name, inner in more.items() if inner}
-            key = plan_key(brand, channel, run_at, assets, caption)
-            yield Planned(channel, run_at, key, payload, self.place(at))
+            local = said["at"] if datetime.fromisoformat(said["at"]).tzinfo is None else None
+            if local is not None:
+                local = read_local(local, "at").isoformat(timespec="seconds")
+            tz = self.timezone if local is not None else None
+            keys = post_keys(brand, channel, run_at, local, tz, assets, payload)
+            yield Planned(
+                channel, run_at, keys.key, payload, self.place(at), keys.also, keys.old, local, tz, self.name
+            )  # fmt: skip
 
     def place(self, at: Steps) -> str:
         line = self.source.places.get(at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -15,6 +15,7 @@ from duly.jobs.queues import QueueSettings
 from duly.kernel.errors import NotFound
 from duly.kernel.gate import Hold, QueueFacts, Rate, gate
 from duly.kernel.payload import check_id
+from duly.kernel.windows import Calendar
 from duly.publishing.channel import Channel, agreed
 from duly.publishing.host import Host
 from duly.publishing.store import PublicationStore
@@ -72,11 +73,36 @@ class PublicationReader:
         owner = self.store.owner(connection, tenant, channel, key)
         if owner is None:
             return None
+        job = self._app.engine.reader.get_many(connection, [owner]).get(owner)
+        if job is not None and job.task not in TYPES:
+            held = f"the key belongs to job {owner} of task {job.task}, which publishes nothing: enqueueing is refused"
+            return TestAnswer("collision", held)
         existing = next(iter(self.many(connection, [owner])), None)
         stands = f"; it is {existing.status}" if existing else ", whose record was removed after the retention"
         return TestAnswer("collision", f"the key belongs to publication {owner}{stands}", existing=existing)
 
-    def foretell(self, connection: Connection, channel: Channel, run_at: datetime | None) -> TestAnswer:
+    def neighbour(self, connection: Connection, channel: Channel, at: datetime, tenant: str) -> TestAnswer | None:
+        """The answer where another post of the channel goes out, or went out, less than ``channel.apart`` seconds from an instant (R002-23)."""
+        if not channel.apart:
+            return None
+        apart = timedelta(seconds=channel.apart)
+        found = [
+            (abs(then - at), ident, then)
+            for ident, then in self.store.near(connection, channel.name, at - apart, at + apart)
+            if abs(then - at) < apart
+        ]
+        if not found:
+            return None
+        away, ident, _ = min(found)
+        existing = next((p for p in self.many(connection, [ident]) if p.tenant == tenant), None)
+        who = f"publication {ident}, which is {existing.status}" if existing else "a publication of another tenant"
+        how = "at that instant" if not away else f"{away.total_seconds():g} s away"
+        detail = f"{who}, is on channel {channel.name} {how}; posts of this channel are {channel.apart:g} s apart"
+        return TestAnswer("collision", detail, existing=existing)
+
+    def foretell(
+        self, connection: Connection, channel: Channel, run_at: datetime | None, tenant: str
+    ) -> TestAnswer:  # fmt: skip
         """What would become of a new publication of a channel at an instant, by what is known now."""
         now = self._app.engine.db.present(connection)
         at = now if run_at is None or run_at < now else run_at
@@ -84,6 +110,12 @@ class PublicationReader:
         if covered is not None:
             names = ", ".join(covered.names)
             return TestAnswer("blackout", f"channel {channel.name} is in the blackout {names} then", covered.until)
+        until = Calendar(channel.blackouts).ends_after(at) if channel.blackouts else None
+        if until is not None:  # declared beside the channel, and no worker has begun since
+            return TestAnswer("blackout", f"channel {channel.name} is in a blackout that is declared beside it", until)
+        other = self.neighbour(connection, channel, at, tenant)
+        if other is not None:
+            return other
         facts = self._facts(connection, channel)
         answer = gate(facts if at == now else _then(facts, at))
         if isinstance(answer, Hold):

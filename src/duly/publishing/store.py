@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -217,6 +217,68 @@ class PublicationStore:
         mine = [k.tenant == tenant, k.queue == channel, k.key == key]
         found: int | None = connection.execute(select(k.job_id).where(*mine)).scalar()
         return found
+
+    def owners(
+        self, connection: Connection, tenant: str, keys: Iterable[tuple[str, str]]
+    ) -> dict[tuple[str, str], int]:  # fmt: skip
+        """The jobs that have keys, by (channel, key)."""
+        by_channel: dict[str, list[str]] = {}
+        for channel, key in keys:
+            by_channel.setdefault(channel, []).append(key)
+        k, out = job_keys.c, dict[tuple[str, str], int]()
+        for channel, wanted in by_channel.items():
+            for start in range(0, len(wanted), 500):
+                mine = [k.tenant == tenant, k.queue == channel, k.key.in_(wanted[start : start + 500])]
+                for key, job in connection.execute(select(k.key, k.job_id).where(*mine)):
+                    out[channel, key] = job
+        return out
+
+    def near(self, connection: Connection, channel: str, start: datetime, end: datetime) -> list[tuple[int, datetime]]:
+        """(job, instant) of the posts of a channel that go out, or went out, from an instant until another, both included."""
+        c, d, p = jobs.c, jobs_done.c, publications.c
+        mine: list[Any] = [c.queue == channel, c.task == PUBLISH]
+        waits: list[Any] = [text("status = 'queued' AND due_at IS NOT NULL"), c.due_at >= start, c.due_at <= end]
+        begun: list[Any] = [text(POSTS), c.due_at.is_(None), c.run_at >= start, c.run_at <= end]
+        out = [(r.id, r.due_at) for r in connection.execute(select(c.id, c.due_at).where(*waits, *mine))]
+        out += [(r.id, r.run_at) for r in connection.execute(select(c.id, c.run_at).where(*begun, *mine))]
+        there = [
+            p.state == State.PUBLISHED.value,
+            p.updated_at >= start - ON_ITS_WAY,
+            p.channel == channel,
+            d.id == p.job_id,
+        ]
+        gone = [d.task == PUBLISH, d.run_at >= start, d.run_at <= end]
+        out += [(r.id, r.run_at) for r in connection.execute(select(d.id, d.run_at).where(*there, *gone))]
+        return sorted(set(out), key=lambda one: (one[1], one[0]))
+
+    def waiting_of(self, connection: Connection, tenant: str, channels: Sequence[str] = ()) -> list[Any]:
+        """(id, queue, key, due_at, run_at, next_retry_at, meta, input) of the posts that have not begun; ``channels``: only of these."""
+        c = jobs.c
+        mine: list[Any] = [text(POSTS), c.task == PUBLISH, c.status == "queued", c.tenant == tenant]
+        if channels:
+            mine.append(c.queue.in_(channels))
+        query = select(c.id, c.queue, c.key, c.due_at, c.run_at, c.next_retry_at, c.meta, c.input).where(*mine)
+        return list(connection.execute(query.order_by(c.id)))
+
+    def planned_by_clock(self, connection: Connection, above: int, limit: int) -> list[Any]:
+        """(id, tenant, run_at, meta) of posts that wait for their first run, by id, at most so many above one."""
+        c = jobs.c
+        mine: list[Any] = [
+            text(POSTS),
+            c.task == PUBLISH,
+            c.status == "queued",
+            c.due_at.is_not(None),
+            c.next_retry_at.is_(None),
+        ]
+        query = select(c.id, c.tenant, c.run_at, c.due_at, c.meta).where(*mine, c.id > above, c.due_at == c.run_at)
+        return list(connection.execute(query.order_by(c.id).limit(limit)))
+
+    def retime(self, connection: Connection, job: int, was: datetime, at: datetime, meta: Mapping[str, Any]) -> bool:
+        """Move a post that waits for its first run. False when it does not any more."""
+        c = jobs.c
+        there = [c.id == job, c.status == "queued", c.due_at == was]
+        values = {"run_at": at, "due_at": at, "meta": dict(meta)}
+        return connection.execute(update(jobs).where(*there).values(**values)).rowcount == 1
 
     def due(self, connection: Connection, channel: str, limit: int) -> list[int]:
         """The jobs of a channel that a claim would take now, in its order: due (inclusive), by priority, run_at, id."""

@@ -110,11 +110,19 @@ class Enqueued(NamedTuple):
     created: bool
 
 
+class Synced(NamedTuple):
+    """What became of a plan: its posts, made or there already, and those that were cancelled because the plan no longer has them."""
+
+    jobs: list[Enqueued]
+    cancelled: list[Publication]
+
+
 @dataclass(frozen=True, slots=True)
 class TestAnswer:
     """What would become of a publication if it were enqueued (R002-13); nothing was.
 
-    ``collision``: its key is taken, by ``existing``. ``preflight``: it would be refused, because checks fail. ``blackout``: the channel is in one at that instant, ``until`` its end. ``limit``:
+    ``collision``: its key is taken, by ``existing``, or ``existing`` is another post of the channel at that instant or too near it (R002-23).
+    ``preflight``: it would be refused, because checks fail. ``blackout``: the channel is in one at that instant, ``until`` its end. ``limit``:
     it would be made, and wait: the channel is full, held, paused, or the gate is closed. ``detail`` says it in words.
     """
 

@@ -70,7 +70,9 @@ class Notices:
 
     def _template(self, channel: Channel) -> NewJob:
         kept = timedelta(seconds=KEY_KEPT)
-        return self._prepare(TASKS[channel], {"round": 0, "member": 0}, queue=QUEUE, key="template", unique_until=kept)
+        new = self._prepare(TASKS[channel], {"round": 0, "member": 0}, queue=QUEUE, key="template", unique_until=kept)
+        # whatever job holds the key of a notice, the member is told
+        return dataclasses.replace(new, on_conflict="apart")
 
 
 def notice_key(round_id: int, member_id: int, channel: Channel) -> str:

@@ -91,7 +91,10 @@ class Notices:
         queue = s.alerts_queue or (known.queue if known is not None else "default")
         attempts = (known.max_attempts if known is not None else None) or s.max_attempts
         meta = orjson.dumps({"alert": alert.id, "rule": alert.rule}).decode()
-        return NewJob(s.tenant, queue, task, encoded, attempts, 10, key=f"alert:{alert.id}:{mark}", meta=meta)
+        # whatever job holds the key of a notice, somebody is told
+        return NewJob(
+            s.tenant, queue, task, encoded, attempts, 10, key=f"alert:{alert.id}:{mark}", on_conflict="apart", meta=meta
+        )
 
     def text(self, move: Moved) -> str:
         """A letter in plain text."""

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from duly.kernel.errors import DatabaseError, InvalidArgument
+from duly.kernel.errors import DatabaseError, InvalidArgument, KeyConflict
 from duly.kernel.verdict import Kind, Refusal, refusal
 from duly.publishing.connectors import shared
 from duly.publishing.connectors.base import Notebook
@@ -65,6 +65,8 @@ class NewsletterConnector:
                 made = await made if inspect.isawaitable(made) else made
             except InvalidArgument as error:
                 raise refusal(Kind.PERMANENT, f"{error.field}: {error.problem}") from None
+            except KeyConflict as error:
+                raise refusal(Kind.PERMANENT, str(error)) from None
             except DatabaseError as error:
                 raise refusal(Kind.TRANSIENT, f"the jobs could not be made: {type(error).__name__}") from None
             first = first if first is not None else getattr(getattr(made, "job", None), "id", None)
