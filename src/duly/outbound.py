@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import httpx2
 import orjson
 
-from duly.kernel.verdict import Kind, refusal
+from duly.kernel.verdict import NETWORK, Kind, Refusal, Verdict, refusal
 
 
 class Answered(NamedTuple):
@@ -30,6 +30,8 @@ class Answered(NamedTuple):
     body: Mapping[str, Any]
     #: The same where it may be something other than an object; None when it is no JSON.
     json: Any = None
+    #: The body as it came, for those whose other side prints something before its JSON.
+    content: bytes = b""
 
 
 #: Is a request of ours being made here? URLs hold addresses and tokens, and the client writes URLs into its log.
@@ -63,7 +65,8 @@ def _meaning(watch: _Watch, sends: bool) -> Iterator[None]:
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol) as error:
-        raise refusal(Kind.TRANSIENT, f"no connection to the provider: {type(error).__name__}") from None
+        said = f"no connection to the provider: {type(error).__name__}"
+        raise Refusal(Verdict(Kind.TRANSIENT, said, owner=NETWORK)) from None
     except (httpx2.TransportError, httpx2.DecodingError, TimeoutError) as error:
         if sends and watch.handed:
             raise refusal(
@@ -101,7 +104,7 @@ def _answered(status: int, headers: Mapping[str, str], content: bytes) -> Answer
     except orjson.JSONDecodeError:
         found = None
     headers_in = {k.lower(): v for k, v in headers.items()}
-    return Answered(status, headers_in, found if isinstance(found, dict) else {}, found)
+    return Answered(status, headers_in, found if isinstance(found, dict) else {}, found, content)
 
 
 # ---------------------------------------------------------------------- an answer in pieces

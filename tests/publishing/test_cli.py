@@ -167,12 +167,20 @@ def test_posts_of_the_past_are_told_of_and_can_be_left_out(on: Run, folder: Path
     assert on("plan", "posts.yaml").err == ""
 
 
-def test_what_is_not_in_the_key_is_told_when_it_has_changed(on: Run, folder: Path) -> None:
+def test_a_plan_that_has_changed_says_what_collides_and_sync_cancels_what_it_no_longer_has(
+    on: Run, folder: Path
+) -> None:
+    # D5b
     on("plan", "posts.yaml")
     (folder / "posts.yaml").write_text(PLAN.replace("title: Pears", "title: Quinces"))
-    assert "1 post there already with another title, link, first comment or options (posts.yaml:10 slots[1])" in ok(
-        on("plan", "posts.yaml")
-    )
+    said = on("plan", "posts.yaml", "--dry-run")
+    assert "posts.yaml:10 slots[1] is on blog at the same time as publication 3. If it takes" in said.err
+    foretold = on("plan", "posts.yaml", "--dry-run", "--sync")
+    assert ("Would make 1 post and cancel 1 post." in foretold.out, "same time" in foretold.err) == (True, False)
+    assert on("plan", "posts.yaml", "--sync", "--json").json["cancelled"] == [3]
+    assert [one["status"] for one in on("list", "-c", "blog", "--json").json] == ["pending", "cancelled", "pending"]
+    assert "0 posts made, 3 there already, 0 cancelled" in ok(on("plan", "posts.yaml", "--sync"))
+    assert "it was cancelled by" in ok(on("replay", "3", "--dry-run"))
 
 
 def test_without_channels_it_says_how_to_name_them(on: Run, monkeypatch: pytest.MonkeyPatch) -> None:

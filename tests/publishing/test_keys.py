@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly.kernel.errors import InvalidArgument
-from duly.publishing.keys import PREFIX, caption_hash, media_hash, plan_key
+from duly.publishing.keys import OLD, caption_hash, media_hash, plan_key, post_keys
 from duly.publishing.post import Asset
 
 AT = datetime(2026, 3, 29, 8, tzinfo=UTC)
@@ -39,8 +40,17 @@ def test_the_key_can_be_made_by_another_program() -> None:
 
     media = sha([["checksum", "sha256:aa"], ["reference", "library/2"]])
     parts = ["orchard", "instagram", "2026-03-29T08:00:00Z", media, sha("Äpfel")]
-    assert plan_key("orchard", "instagram", AT, [ONE, TWO], "Äpfel") == PREFIX + sha(parts)
-    assert PREFIX == "duly:publish:v1:"
+    assert plan_key("orchard", "instagram", AT, [ONE, TWO], "Äpfel") == OLD + sha(parts)
+    assert OLD == "duly:publish:v1:"
+    # R002-22
+    media = [["checksum", "sha256:aa", "a plum"], ["reference", "library/2", ""]]
+    texts, options = ["Äpfel", "A title", "", "First"], {"media_type": "REELS"}
+    said = {"caption": "Äpfel", "title": "A title", "ig_first_comment": "First", "options": options}
+    made = post_keys(
+        "orchard", "instagram", AT, "2026-03-29T10:00:00", "Europe/Rome", [replace(ONE, alt="a plum"), TWO], said
+    )
+    for when, key in (("2026-03-29T10:00:00[Europe/Rome]", made.key), ("2026-03-29T08:00:00Z", made.also[0])):
+        assert key == "duly:publish:v2:" + sha(["orchard", "instagram", when, media, texts, options])
 
 
 def test_an_instant_has_one_key_in_whichever_zone_it_is_written() -> None:

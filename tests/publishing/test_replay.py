@@ -143,7 +143,7 @@ def test_acts_on_many_are_limited_to_the_filter(room: Publishing, world: World) 
     assert room.replay_many(PublicationFilter(channel="ig", status="pending")).done == []
     assert sorted(room.replay_many(PublicationFilter(ids=[*ids.values(), waiting])).done) == [ids["a"], ids["c"]]
     assert sorted(room.cancel_many(PublicationFilter(channel="fb")).done) == sorted([ids["c"], waiting])
-    assert {str(p.status) for p in room.list(PublicationFilter(channel="fb"))} == {"failed"}
+    assert {str(p.status) for p in room.list(PublicationFilter(channel="fb"))} == {"cancelled"}
     assert {str(p.status) for p in room.list(PublicationFilter(channel="ig"))} == {"pending"}
 
 

@@ -315,7 +315,16 @@ def test_many_are_replayed_and_cancelled_within_the_filter(client: httpx2.Client
     )
     assert sorted(answer.json()["cancelled"]) == later
     gone = client.get(f"{JOBS}/{later[0]}").json()
-    assert (gone["status"], "cancelled" in gone["error"]) == ("failed", True)
+    assert (gone["status"], "rain" in gone["error"]) == ("cancelled", True)
+    for status in ([], ["failed"]):  # R002-25
+        answer = client.post(f"{JOBS}/replay", json={"filter": {"channel": "blog", "status": status}})
+        assert answer.json() == {"replayed": [], "refused": {}}
+    assert (
+        problem(client.post(f"{JOBS}/replay", json={"filter": {"channel": "blog", "status": ["cancelled"]}}), 422)[
+            "field"
+        ]
+        == "status"
+    )
     assert [client.get(f"{JOBS}/{ident}").json()["status"] for ident in broken] == ["pending", "pending", "failed"]
 
 

@@ -387,7 +387,7 @@ def test_who_is_cancelled_while_its_post_is_on_its_way_is_told_of_as_unknown(roo
     _cancelled_when(room, ident, sent)
     assert [room.keep(), room.keep()] == [0, 0]
     seen = room.get(ident)
-    assert (seen.status, seen.unknown) == ("failed", True)
+    assert (seen.status, seen.unknown) == ("cancelled", True)
     assert "nobody knows" in (seen.error or "")
     told = ear.named("publish_unknown")
     assert [(e["job"], "cancelled" in e["reason"]) for e in told] == [(ident, True)]

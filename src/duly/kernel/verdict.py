@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+#: Owners of what a provider never saw: the network, and what stands before a site and answers in its place.
+NETWORK, FIREWALL = "network", "firewall"
+
 
 class Kind(StrEnum):
     SENT = "sent"

@@ -22,12 +22,12 @@ from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Signal, S
 from duly.kernel.exception_group import decisive
 from duly.kernel.retry_after import LONGEST
 from duly.kernel.source import InvalidDocument
-from duly.kernel.verdict import Kind, Refusal, Verdict
+from duly.kernel.verdict import NETWORK, Kind, Refusal, Verdict
 from duly.publishing.channel import Channel
 from duly.publishing.hooks import Hooks
 from duly.publishing.host import Host
 from duly.publishing.state import State
-from duly.publishing.store import BREAKER, TRIAL, Fare, PublicationStore, Row
+from duly.publishing.store import BREAKER, HELD, TRIAL, Fare, PublicationStore, Row
 from duly.publishing.view import Publication, Trace, publication
 
 T = TypeVar("T")
@@ -39,6 +39,10 @@ TOLD = "told"
 ASIDE = 1.0
 #: Seconds after which a channel that nobody declared is asked for again, and after which a throttled one is that named no time.
 ELSEWHERE, UNNAMED = 60.0, 60.0
+#: Seconds for which a channel is held at first and at the most in front of another side that takes nothing.
+HELD_LEAST, HELD_MOST = 60.0, 900.0
+#: After how many refusals of this kind a post is held against the others.
+PATIENCE = 3
 _TAKEN = "another run of this job has taken over"
 
 
@@ -55,6 +59,13 @@ class Running:
     def tell_unknown(self, ident: int, channel: str, reason: str) -> None:
         """Nobody knows whether it was published, and it is not published again by itself."""
         self.app.events.emit("publish_unknown", "error", job=ident, channel=channel, reason=reason)
+
+    def tell_failed(self, found: Publication) -> None:
+        """A post has failed for good. From a thread without an event loop. An unknown outcome has an event of its own."""
+        error = found.error or "it failed"
+        if not found.unknown:
+            self.app.events.emit("publish_failed", "error", job=found.id, channel=found.channel, error=error)
+        self.hooks.tell_here("failed", found, {"error": error, "unknown": found.unknown})
 
     def tell_comment_error(self, found: Publication, parent: int | None, error: str) -> None:
         """A first comment could not be made, or failed for good. From a thread without an event loop."""
@@ -164,9 +175,9 @@ class Attempt:
 
     def _try_one(self, c: Connection, fare: Fare) -> bool:
         """After a hold of the circuit breaker one run is a trial: the channel is held again until it has ended."""
-        if fare.trips == 0 or not 0 < self.channel.breaker.failures <= fare.failures:
+        if fare.trips == 0 or fare.failures < max(1, self.channel.breaker.failures):
             return False
-        self._hold(c, self.channel.breaker.cool_down(fare.trips), f"{TRIAL} is under way")
+        self._hold(c, min(self.channel.breaker.cool_down(fare.trips), HELD_MOST), f"{TRIAL} is under way")
         return True
 
     def _hold(self, c: Connection, seconds: float, reason: str) -> None:
@@ -197,6 +208,8 @@ class Attempt:
         if kind is Kind.PERMANENT:
             await self._fares_well()
             raise PermanentError(reason)
+        if kind is Kind.AWAY or (kind is Kind.TRANSIENT and verdict.owner == NETWORK):
+            await self._away(verdict, reason)
         if kind is Kind.AUTH:
             await self.db.arun(self._pause, reason)
             raise Snooze(reason, after=ASIDE)
@@ -222,6 +235,39 @@ class Attempt:
         if self.app.queues.get(self.job.queue).paused_at is None:
             self.app.queues.pause(self.job.queue, f"publishing: {reason}"[:500], actor="publishing")
             self.app.events.emit("publish_paused", "error", job=self.job.id, channel=self.job.queue, reason=reason)
+
+    async def _away(self, verdict: Verdict, reason: str) -> NoReturn:
+        """The other side, or what stands before it, takes nothing now: the channel is held and nothing is used up. One post is tried after each
+        hold, another one where there is one; a post that is refused so while others get through is refused for itself (case C046)."""
+        times = int(self.known.get("away") or 0) + 1
+        since = self.known.get("away_since") or self.app.engine.clock.now().isoformat()
+        await self.note(away=times, away_since=since)
+        if times >= PATIENCE and verdict.owner != NETWORK:
+            since_at = datetime.fromisoformat(since)
+            through = await self.db.arun(
+                self.db.read, lambda c: self.store.went_through(c, self.job.queue, self.job.id, since_at)
+            )
+            if through:
+                await self.alone(reason)
+
+        def write(c: Connection) -> float:
+            fare = self.store.away(c, self.job.queue, max(1, self.channel.breaker.failures))
+            seconds = max(min(HELD_LEAST * 2.0 ** (fare.trips - 1), HELD_MOST), min(verdict.after or 0.0, LONGEST))
+            self._hold(c, seconds, f"{HELD}: {reason}")
+            return seconds
+
+        seconds = await self.db.arun(self.db.write, write)
+        self.ring()
+        self.app.events.emit(
+            "publish_held", "warning", job=self.job.id, channel=self.job.queue, reason=reason, owner=verdict.owner, wait=seconds
+        )  # fmt: skip
+        raise Snooze(reason, after=seconds + (HELD_LEAST if times > 1 else ASIDE))
+
+    async def alone(self, reason: str) -> NoReturn:
+        """It is refused where other posts of the channel get through. Ends the run."""
+        raise PermanentError(
+            f"{reason}. Other posts of this channel get through, so it is this post that is not let in: look at its text and links."
+        )
 
     def _throttled(self, verdict: Verdict, reason: str) -> None:
         """Hold the channel: nobody of it asks before the other side will have it."""
@@ -304,7 +350,7 @@ class Attempt:
         """The same, in a transaction: the count of failures begins again, and a hold of the circuit breaker ends. Returns whether one did."""
         before = self.store.well(c, self.job.queue)
         _, why = self._held_now(c)
-        held = before.trips > 0 and why.startswith(BREAKER)
+        held = before.trips > 0 and why.startswith((BREAKER, HELD))
         if held:
             self.app.engine.queues.release(c, self.job.queue, "publishing")
         return held

@@ -157,6 +157,7 @@ class Publishing:
         """Subscribe: ``@publishing.on("published") def told(publication, facts): …``, plain (on a thread) or async.
 
         ``process_job``: a run begins; ``published``: it is there (told again when a worker dies right after it was told);
+        ``failed``: a post has failed for good, ``facts["error"]`` says why and ``facts["unknown"]`` whether it may be there all the same;
         ``ig_first_comment_error``: a first comment could not be made or failed for good, ``facts["error"]`` says why. What a subscriber
         raises is told as an event and harms nothing. Raises InvalidArgument for another name.
         """

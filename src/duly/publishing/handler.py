@@ -7,6 +7,7 @@ answer before the run is settled (T002-c, T002-i). What all runs of the room hav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
@@ -14,7 +15,7 @@ from sqlalchemy import Connection
 from duly.jobs.enqueue import NewJob
 from duly.jobs.run import Context
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Signal, Snooze, brief
-from duly.kernel.verdict import Kind, Refusal, Verdict
+from duly.kernel.verdict import FIREWALL, Kind, Refusal, Verdict
 from duly.publishing.attempt import Attempt, Running, known, uncount
 from duly.publishing.channel import Channel
 from duly.publishing.connectors.base import Comments, Linked, is_channel, looks_of, place_of
@@ -23,6 +24,7 @@ from duly.publishing.state import State
 from duly.publishing.store import Rival, Row
 from duly.publishing.view import COMMENT
 
+_THERE = "it is there by now"
 #: Seconds between two looks at a connector's own limits, per channel and process.
 LOOK_EVERY = 60.0
 #: How long a used-up quota holds a channel at the least and at the most, in seconds, where nobody said when it frees.
@@ -100,10 +102,12 @@ class Publishing(Attempt):
 
     async def _not_published(self, verdict: Verdict) -> dict[str, Any]:
         """After a publish that was refused, or of which nobody knows. Ends the run, unless it turns out that it is there."""
+        if verdict.kind is Kind.AWAY and verdict.owner == FIREWALL:
+            await self.refused(verdict)  # what stands on record stays: the next run asks before it sends
         if verdict.kind is not Kind.UNKNOWN or not self.doubtful:
             await self.back("refuse")
             kind = Kind.TRANSIENT if verdict.kind is Kind.UNKNOWN else verdict.kind
-            await self.refused(Verdict(kind, verdict.reason, verdict.after, verdict.until))
+            await self.refused(replace(verdict, kind=kind))
         if not self.last:
             # the next run asks before it sends
             await self.db.arun(self._failed, verdict.reason)
@@ -113,6 +117,15 @@ class Publishing(Attempt):
         if found is None:
             await self.refused(Verdict(Kind.TRANSIENT, f"{verdict.reason}; it was looked for, and is not there"))
         return await self._there(found, found=True)
+
+    async def alone(self, reason: str) -> NoReturn:
+        """As for every run; where it is in doubt it is looked for first."""
+        if self.doubtful:
+            found = await self._reconcile()
+            if found is not None:
+                await self._there(found, found=True)
+                raise Retry(_THERE, after=1.0)
+        await super().alone(reason)
 
     async def _unknown(self, reason: str) -> NoReturn:
         """The other side cannot tell. The channel says what is done about that."""

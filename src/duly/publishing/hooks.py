@@ -12,7 +12,7 @@ from duly.kernel.events import Emitter
 from duly.publishing.view import Publication
 
 R = TypeVar("R")
-NAMES = ("process_job", "published", "ig_first_comment_error")
+NAMES = ("process_job", "published", "failed", "ig_first_comment_error")
 
 
 class Hooks:

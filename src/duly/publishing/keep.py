@@ -103,12 +103,12 @@ class Keeper:
         return moved
 
     def heard(self, event: Event) -> None:
-        """A worker of a channel begins: what the channel says becomes the queue's limit and rate. A first comment has failed: it is told."""
-        if event.name == "job_failed" and event.facts.get("task") == COMMENT:
-            self._comment_failed(event.facts["job"])
+        """A worker of a channel begins: what the channel says becomes the queue's limit and rate. A post or a first comment has failed: it is told."""
+        if event.name == "job_failed" and event.facts.get("task") in TYPES:
+            self._failed(event.facts["job"])
         elif event.name == "jobs_rescued":
             for ident in event.facts.get("ended", ()):
-                self._comment_failed(ident)
+                self._failed(ident)
         elif event.name == "worker_started":
             for name in event.facts.get("queues", ()):
                 self._limit(name)
@@ -158,11 +158,13 @@ class Keeper:
 
         self._app.engine.db.write(write)
 
-    def _comment_failed(self, ident: int) -> None:
-        """A first comment has failed for good. The parent stands as it is (R002-20)."""
+    def _failed(self, ident: int) -> None:
+        """A post or a first comment has failed for good: subscribers are told. A comment's parent stands as it is (R002-20)."""
         try:
             found = self._app.engine.db.read(lambda c: self._reader.get(c, ident, None))
         except DulyError:
             return
         if found.type == TYPES[COMMENT] and found.status is Status.FAILED:
             self._running.tell_comment_error(found, found.parent_id, found.error or "it failed")
+        elif found.status is Status.FAILED:
+            self._running.tell_failed(found)

@@ -113,7 +113,7 @@ class PublicationReader:
         until = Calendar(channel.blackouts).ends_after(at) if channel.blackouts else None
         if until is not None:  # declared beside the channel, and no worker has begun since
             return TestAnswer("blackout", f"channel {channel.name} is in a blackout that is declared beside it", until)
-        other = self.neighbour(connection, channel, at, tenant)
+        other = None if run_at is None else self.neighbour(connection, channel, at, tenant)
         if other is not None:
             return other
         facts = self._facts(connection, channel)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, or_, select, text, update
+from sqlalchemy import Connection, case, func, or_, select, text, update
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.look import Found, Stream, below_of, walk
@@ -23,6 +23,8 @@ from duly.storage.rows import by_index, insert_into
 
 #: The reason under which a breaker holds a queue begins so; nobody else's hold is lifted by it.
 BREAKER = "circuit breaker"
+#: The reason of a hold in front of another side that takes nothing.
+HELD = "waiting for the other side"
 #: While one publication is tried after such a hold, the reason begins so.
 TRIAL = f"{BREAKER}: a trial"
 #: Cancelled jobs are looked at for so long after their publication has last changed.
@@ -373,6 +375,23 @@ class PublicationStore:
         more = {"failures": c.failures + 1, "updated_at": now}
         connection.execute(fresh.on_conflict_do_update(index_elements=[c.channel], set_=more))
         return self.fare(connection, channel)
+
+    def away(self, connection: Connection, channel: str, failures: int) -> Fare:
+        """Count one more hold in a row in front of another side that takes nothing: at least so many failures. Returns how it fares now."""
+        c, now = publication_channels.c, self.db.present(connection)
+        fresh = self._insert_into(publication_channels).values(
+            channel=channel, failures=failures, trips=1, updated_at=now
+        )
+        least = case((c.failures < failures, failures), else_=c.failures)
+        more = {"failures": least, "trips": c.trips + 1, "updated_at": now}
+        connection.execute(fresh.on_conflict_do_update(index_elements=[c.channel], set_=more))
+        return self.fare(connection, channel)
+
+    def went_through(self, connection: Connection, channel: str, but: int, since: datetime) -> bool:
+        """Was another post of the channel published since an instant?"""
+        p = publications.c
+        others = [p.state == State.PUBLISHED.value, p.channel == channel, p.job_id != but, p.updated_at >= since]
+        return connection.execute(select(p.job_id).where(*others).limit(1)).first() is not None
 
     def tripped(self, connection: Connection, channel: str) -> None:
         """Count one more hold in a row."""

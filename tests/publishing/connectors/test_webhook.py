@@ -44,7 +44,7 @@ def test_two_secrets_sign_while_they_are_exchanged(hook: Hook) -> None:
 
 
 def test_every_attempt_is_the_same_body_under_the_same_key(hook: Hook) -> None:
-    hook.script("POST", (503, {"Retry-After": "1"}, None), (500, {}, None))
+    hook.script("POST", (504, {"Retry-After": "1"}, None), (500, {}, None))
     notebook = MemoryNotebook()
     one = to(hook, idempotent=True)
     assert refused(one.publish(POST, notebook)).kind is Kind.TRANSIENT
@@ -76,8 +76,8 @@ def test_a_lost_answer_is_told_again_only_to_an_endpoint_that_knows_keys(hook: H
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (200, None), (202, None), (301, Kind.PERMANENT), (400, Kind.PERMANENT), (401, Kind.AUTH), (403, Kind.AUTH), (408, Kind.UNKNOWN),
-        (425, Kind.TRANSIENT), (429, Kind.THROTTLED), (500, Kind.UNKNOWN), (503, Kind.UNKNOWN),
+        (200, None), (202, None), (301, Kind.AWAY), (404, Kind.AWAY), (410, Kind.AWAY), (418, Kind.AWAY), (422, Kind.PERMANENT), (400, Kind.PERMANENT), (401, Kind.AUTH), (403, Kind.AUTH), (408, Kind.UNKNOWN),
+        (425, Kind.TRANSIENT), (429, Kind.THROTTLED), (500, Kind.UNKNOWN), (503, Kind.AWAY),
     ],
 )  # fmt: skip
 def test_an_answer_means_what_its_status_says(hook: Hook, status: int, kind: Kind | None) -> None:

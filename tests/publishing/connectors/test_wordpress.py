@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.verdict import Kind
-from duly.publishing.connectors.wordpress import WordPressConnector, classify, content
+from duly.publishing.connectors.wordpress import WordPressConnector, classify, content, spoken
 from duly.publishing.post import Asset, Post
 from duly.testing.connectors import MemoryNotebook
 from publishing.connectors.hands import refused, run
@@ -173,10 +174,10 @@ def test_a_wrong_password_and_a_wrong_site_stop_the_channel(wordpress: WordPress
     ("status", "code", "writing", "sending"),
     [
         (400, "rest_invalid_param", Kind.PERMANENT, Kind.PERMANENT), (401, "incorrect_password", Kind.AUTH, Kind.AUTH),
-        (403, "rest_cannot_create", Kind.AUTH, Kind.AUTH), (403, "", Kind.PERMANENT, Kind.PERMANENT),
+        (403, "rest_cannot_create", Kind.AUTH, Kind.AUTH), (403, "", Kind.AWAY, Kind.AWAY), (406, "", Kind.AWAY, Kind.AWAY), (403, "odd", Kind.AUTH, Kind.AUTH), (404, "", Kind.AWAY, Kind.AWAY), (418, "", Kind.AWAY, Kind.AWAY),
         (404, "rest_no_route", Kind.AUTH, Kind.AUTH), (404, "rest_post_invalid_id", Kind.PERMANENT, Kind.PERMANENT),
         (413, "", Kind.PERMANENT, Kind.PERMANENT), (429, "", Kind.THROTTLED, Kind.THROTTLED), (301, "", Kind.AUTH, Kind.AUTH),
-        (500, "db_insert_error", Kind.TRANSIENT, Kind.UNKNOWN), (503, "", Kind.TRANSIENT, Kind.UNKNOWN),
+        (500, "db_insert_error", Kind.TRANSIENT, Kind.UNKNOWN), (503, "", Kind.AWAY, Kind.AWAY), (502, "", Kind.AWAY, Kind.UNKNOWN),
         (200, "odd", Kind.TRANSIENT, Kind.UNKNOWN),
     ],
 )  # fmt: skip
@@ -212,4 +213,41 @@ def test_maintenance_is_waited_for(wordpress: WordPress) -> None:
     step: Step = (503, {"Retry-After": "600"}, b"Briefly unavailable for scheduled maintenance.")
     wordpress.script("GET", step)
     verdict = refused(blog(wordpress).publish(Post("blog", "Hello"), MemoryNotebook()))
-    assert (verdict.kind, verdict.after) == (Kind.TRANSIENT, 600)
+    assert (verdict.kind, verdict.after, verdict.owner) == (Kind.AWAY, 600, "firewall")
+    assert "Briefly unavailable" in verdict.reason
+
+
+NOTICE = b"<br />\n<b>Notice</b>: Undefined index: title in <b>/www/theme/[functions].php</b> on line 3<br />\n"
+
+
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", NOTICE], ids=["a byte order mark", "a notice"])
+@pytest.mark.parametrize("times", [1, 3, 99])
+def test_what_a_site_prints_before_its_json_makes_no_second_post(
+    wordpress: WordPress, post: Post, before: bytes, times: int
+) -> None:
+    # C045
+    real, left = wordpress.real, [times]
+
+    def printing(asked: Any) -> Any:
+        status, headers, body = real(asked)
+        left[0] -= 1
+        return (status, headers, before + json.dumps(body).encode()) if left[0] >= 0 else (status, headers, body)
+
+    wordpress.real = printing  # type: ignore[method-assign]
+    published = run(blog(wordpress).publish(post, MemoryNotebook()))
+    assert (len(wordpress.posts), wordpress.publications, published.remote_id) == (
+        1,
+        1,
+        str(next(iter(wordpress.posts))),
+    )
+    left[0] = 1
+    said = run(blog(wordpress).check())
+    assert ("prints" in said, "Notice" in said) == ((True, True) if before == NOTICE else (False, False))
+
+
+def test_a_challenge_is_read_as_what_stands_before_the_site() -> None:  # C046
+    for status in (403, 503, 200):
+        page = spoken(b"<title>Just a moment...</title><script>var a = {};</script>")
+        verdict = classify(status, page[0], {"cf-mitigated": "challenge"}, NOW, "send", page[1])
+        assert (verdict.kind, verdict.owner) == (Kind.AWAY, "firewall")
+        assert "Just a moment..." in verdict.reason

@@ -10,17 +10,19 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, and_, exists, func, literal, or_, select
+from sqlalchemy import Connection, and_, exists, func, literal, or_, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from duly.audit.tables import audit_log, audit_seals
 from duly.jobs.engine import Engine
 from duly.jobs.lapsed import lapsed
-from duly.jobs.tables import GATE_KEY, system_state, workers
+from duly.jobs.tables import GATE_KEY, jobs_done, system_state, workers
 from duly.kernel.errors import brief
 from duly.monitoring.alerts.alert import MOST_SUBJECTS, Facts, Reading, Rule, Sample
 from duly.monitoring.alerts.looks import HOPS, ROWS, Look
+from duly.monitoring.alerts.tables import alerts
 
 #: Seconds that all looks together may take.
 ALL = 8.0
@@ -34,6 +36,13 @@ GONE = timedelta(hours=1)
 LATELY = timedelta(days=1)
 #: Seconds after a hold in which a provider that is away counts as such: twice the longest wait between tries.
 MAIL_TRIES = 600.0
+#: What happens once stays in the readings for so long, unless it is replayed or somebody takes note of it.
+RECENT = timedelta(days=7)
+#: Who pauses a channel because of its credentials; the keys of ``system_state`` under which the ends of channels' tokens stand, and how long
+#: before its end one is told of.
+PUBLISHING, TOKENS, SOON = "publishing", "publish_token:", timedelta(days=7)
+#: Seconds after a hold within which the next try shows how it stands.
+TRIED = 900.0
 
 
 def look(engine: Engine, rules: tuple[Rule, ...], connection: Connection) -> Facts:
@@ -121,6 +130,7 @@ def queue_paused(look: Look) -> Reading:
         [
             Sample(name, look.since(row.paused_at), detail=_by(row.paused_by, row.paused_reason))
             for name, row in look.paused.items()
+            if row.paused_by != PUBLISHING  # that is told at once, by publish_paused
         ]
     )
 
@@ -322,6 +332,84 @@ def mail_unknown(look: Look) -> Reading:
     return Reading.of([Sample(queue, n) for queue, n in look.connection.execute(counted)])
 
 
+# ---------------------------------------------------------------------- publishing
+
+
+def publish_failed(look: Look) -> Reading:
+    """Posts and first comments that failed within the last days, each by itself; those that somebody took note of are left out."""
+    return _ended(look, "publish_failed", unknown=False)
+
+
+def publish_unknown(look: Look) -> Reading:
+    """The same for those that ended while nobody knew whether they are there."""
+    return _ended(look, "publish_unknown", unknown=True)
+
+
+def _ended(look: Look, rule: str, unknown: bool) -> Reading:
+    if not look.any("publications"):
+        return Reading()
+    from duly.publishing.tables import POSTS, publications
+
+    d, p = jobs_done.c, publications.c
+    doubtful = exists().where(p.job_id == d.id, p.state == "sending")
+    ended = d.status.in_(("failed", "cancelled")) if unknown else d.status == "failed"
+    mine: list[Any] = [text(POSTS), ended, d.finished_at >= look.now - RECENT, doubtful if unknown else ~doubtful]
+    newest = select(d.id, d.queue, d.error, d.finished_at).where(*mine).order_by(d.finished_at.desc()).limit(ROWS)
+    rows = look.connection.execute(newest).all()
+    noted = _noted(look, rule) if rows else {}
+    found = [row for row in rows if noted.get(str(row.id), row.finished_at - RECENT) < row.finished_at]
+    more = f"; {_count(len(found) - MOST_SUBJECTS, 'more')}" if len(found) > MOST_SUBJECTS else ""
+    said = (
+        (row, row.error.get("message") if isinstance(row.error, Mapping) else None) for row in found[:MOST_SUBJECTS]
+    )
+    return Reading(
+        tuple(Sample(str(row.id), 1, detail=f"channel {row.queue}: {str(why or 'no reason is on record')[:300]}{more}") for row, why in said),
+        complete=len(found) <= MOST_SUBJECTS,
+    )  # fmt: skip
+
+
+def _noted(look: Look, rule: str) -> dict[str, datetime]:
+    """When somebody took note of alerts of a rule, by subject."""
+    c = alerts.c
+    noted = select(c.subject, func.max(c.acked_at)).where(c.rule == rule, c.acked_at.is_not(None)).group_by(c.subject)
+    return {row[0]: row[1] for row in look.connection.execute(noted)}
+
+
+def publish_paused(look: Look) -> Reading:
+    """Channels that publishing has paused."""
+    mine = {name: row for name, row in look.paused.items() if row.paused_by == PUBLISHING}
+    return Reading.of([Sample(name, 1, detail=row.paused_reason or "") for name, row in mine.items()])
+
+
+def publish_held(look: Look) -> Reading:
+    """Channels that are held in front of another side that takes nothing; also between two tries, while none has gone well."""
+    if not look.any("publication_channels"):
+        return Reading()
+    from duly.jobs.tables import queues
+    from duly.publishing.tables import publication_channels
+
+    c, q = publication_channels.c, queues.c
+    tried = (
+        select(c.channel, q.held_reason).join_from(publication_channels, queues, q.name == c.channel).where(c.trips > 0)
+    )
+    rows = look.connection.execute(tried.where(q.held_until > look.ago(TRIED)).limit(HOPS))
+    return Reading.of([Sample(row.channel, 1, detail=row.held_reason or "") for row in rows])
+
+
+def publish_token_ending(look: Look) -> Reading:
+    """Channels whose access ends within a week, as their connectors were told last."""
+    if not look.any("publications"):
+        return Reading()
+    c = system_state.c
+    said = select(c.key, c.value).where(c.key >= TOKENS, c.key < TOKENS + "\U0010ffff").limit(HOPS)
+    out = []
+    for key, value in look.connection.execute(said):
+        at = datetime.fromisoformat(value)
+        if at - look.now < SOON:
+            out.append(Sample(key.removeprefix(TOKENS), 1, detail=f"on {at:%Y-%m-%d %H:%M}Z"))
+    return Reading.of(out)
+
+
 # ---------------------------------------------------------------------- rounds
 
 
@@ -517,6 +605,11 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
         schedule_broken,
         mail_held,
         mail_unknown,
+        publish_failed,
+        publish_unknown,
+        publish_paused,
+        publish_held,
+        publish_token_ending,
         rounds_idle,
         rounds_failing,
         rounds_late,

@@ -169,6 +169,36 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             calm=0, setting="automation_max_session_duration",
         ),
         Rule(
+            "publish_failed", "publishing", "publication", "count", 0.0, 0.0, WARNING,
+            "Publication {subject} has failed.",
+            "duly publish show ID says why. Fix the cause, then duly publish replay ID; or take note of it: duly alerts ack ALERT.",
+            calm=0,
+        ),
+        Rule(
+            "publish_unknown", "publishing", "publication", "count", 0.0, 0.0, CRITICAL,
+            "Publication {subject} has ended, and nobody knows whether it was published.",
+            "Look at the channel. duly publish replay ID asks the other side before it publishes; or take note of it: duly alerts ack ALERT.",
+            calm=0,
+        ),
+        Rule(
+            "publish_paused", "publishing", "channel", "count", 0.0, 0.0, CRITICAL,
+            "Channel {subject} is paused, because its other side does not accept its credentials. Its posts wait.",
+            "Replace the secret; the channel is tried again every ten minutes, or at once after duly queues resume CHANNEL.",
+            calm=0,
+        ),
+        Rule(
+            "publish_held", "publishing", "channel", "count", 0.0, 0.0, WARNING,
+            "Channel {subject} is held, because its other side cannot be reached or takes nothing now. Its posts wait.",
+            "Look at the site and what stands before it. One post is tried after each hold, and the others follow by themselves.",
+            calm=60,
+        ),
+        Rule(
+            "publish_token_ending", "publishing", "channel", "count", 0.0, 0.0, WARNING,
+            "The access of channel {subject} ends soon.",
+            "Make a new token and replace the secret. duly publish channels --check says when it ends.",
+            calm=0,
+        ),
+        Rule(
             "rounds_idle", "rounds", "tick", "s", s.alerts_idle, s.alerts_idle, CRITICAL,
             "The {subject} tick of the rounds has not run for {value}; {threshold} is fine.",
             "Start a worker: each one does the ticks that are due.",

@@ -7,9 +7,9 @@ after an answer that did not come is for the endpoint to say, that is the option
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -101,21 +101,48 @@ def event(post: Post, ident: str, key: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def classify(status: int, headers: Mapping[str, str], now: datetime, idempotent: bool) -> Verdict:
+class Row(NamedTuple):
+    """One row of what answers mean: which answers, whose fault they are, and what follows."""
+
+    statuses: Collection[int]
+    owner: str
+    kind: Kind
+    #: The same for an endpoint that does not take a key twice.
+    once: Kind
+    meaning: str = ""
+
+
+#: The first row that fits counts.
+TABLE = (
+    Row((429,), "endpoint", Kind.THROTTLED, Kind.THROTTLED, "too many requests"),
+    Row((401, 403), "channel", Kind.AUTH, Kind.AUTH, "the signature or the token is not accepted"),
+    Row((400, 409, 411, 413, 414, 415, 422), "post", Kind.PERMANENT, Kind.PERMANENT),
+    Row((425,), "endpoint", Kind.TRANSIENT, Kind.TRANSIENT),
+    Row((503,), "endpoint", Kind.AWAY, Kind.AWAY, "it takes nothing now"),
+    Row((408, *range(500, 600)), "endpoint", Kind.TRANSIENT, Kind.UNKNOWN),
+    Row(range(300, 400), "channel", Kind.AWAY, Kind.AWAY, "redirects are not followed; give the URL that takes posts"),
+    Row((404, 405, 410), "channel", Kind.AWAY, Kind.AWAY, "there is no endpoint at this URL (any more)"),
+    Row(range(400, 500), "channel", Kind.AWAY, Kind.AWAY),
+)
+#: What fits no row.
+UNLISTED = Row((), "endpoint", Kind.TRANSIENT, Kind.UNKNOWN)
+
+
+def classify(
+    status: int, headers: Mapping[str, str], now: datetime, idempotent: bool
+) -> Verdict:  # fmt: skip
     """What an answer means. ``now``: aware."""
     if 200 <= status < 300:
         return Verdict(Kind.SENT)
-    said = f"the endpoint answered {status}"
     after = retry_after(headers.get("retry-after"), now)
     after = None if after is None else min(after, LONGEST)
-    if status == 429:
-        return Verdict(Kind.THROTTLED, said, 60.0 if after is None else after)
-    if status in (401, 403):
-        return Verdict(Kind.AUTH, said)
-    if status == 425 or (status == 503 and after is not None):
-        return Verdict(Kind.TRANSIENT, said, after)
-    if status == 408 or status >= 500:
-        return Verdict(Kind.TRANSIENT if idempotent else Kind.UNKNOWN, said, after)
-    if 300 <= status < 400:
-        said += ": redirects are not followed"
-    return Verdict(Kind.PERMANENT, said)
+    page = headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html"
+    if status in (403, 406) and (page or "cf-mitigated" in headers):
+        row = Row((), "site", Kind.AWAY, Kind.AWAY, "a firewall before it answers with a page")
+    else:
+        row = next((one for one in TABLE if status in one.statuses), UNLISTED)
+    if row.kind is Kind.THROTTLED and after is None:
+        after = 60.0
+    said = f"the endpoint answered {status}" + (f": {row.meaning}" if row.meaning else "")
+    kind = row.kind if idempotent else row.once
+    return Verdict(kind, said, None if kind in (Kind.PERMANENT, Kind.AUTH) else after, owner=row.owner)

@@ -11,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import html
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
 from duly.kernel.retry_after import LONGEST, retry_after
-from duly.kernel.verdict import Kind, Refusal, Verdict, refusal
+from duly.kernel.verdict import FIREWALL, Kind, Refusal, Verdict, refusal
 from duly.outbound import Answered, request
 from duly.publishing.connectors import shared
 from duly.publishing.connectors.base import Notebook
@@ -61,6 +62,8 @@ class WordPressConnector:
         self._status = shared.one_of(status, "status", _STATUSES)
         self._timeout = shared.number(timeout, "timeout", above=0, most=600)
         self._root, self._clock = shared.folder(media_root, "media_root"), clock or SystemClock()
+        #: What the site has printed before the JSON of its last answer.
+        self._printed = ""
 
     def __repr__(self) -> str:
         return f"WordPressConnector({self._url!r})"
@@ -205,7 +208,8 @@ class WordPressConnector:
         may = answer.body.get("capabilities")
         if isinstance(may, dict) and not may.get("publish_posts") and self._status in ("publish", "private"):
             raise refusal(Kind.AUTH, "this user may not publish posts")
-        return f"publishes as {answer.body.get('name') or answer.body.get('slug') or 'a user'}"
+        before = f"; the site prints {self._printed!r} before its answers" if self._printed else ""
+        return f"publishes as {answer.body.get('name') or answer.body.get('slug') or 'a user'}{before}"
 
     async def _ask(
         self, method: str, path: str, fields: Mapping[str, Any] | None = None, *, content: bytes | None = None,
@@ -229,10 +233,12 @@ class WordPressConnector:
             )  # fmt: skip
         except Refusal as error:
             raise _Refused(error.verdict) from None
-        verdict = classify(answer.status, answer.json, answer.headers, self._clock.now(), doing)
+        found, printed = (answer.json, "") if answer.json is not None else spoken(answer.content)
+        verdict = classify(answer.status, found, answer.headers, self._clock.now(), doing, printed)
         if verdict.kind is not Kind.SENT:
-            raise _Refused(verdict, _code(answer.json))
-        return answer
+            raise _Refused(verdict, _code(found))
+        self._printed = printed
+        return answer._replace(json=found, body=found if isinstance(found, dict) else {})
 
 
 class _Refused(Refusal):
@@ -243,26 +249,92 @@ class _Refused(Refusal):
         self.code = code
 
 
-def classify(status: int, body: object, headers: Mapping[str, str], now: datetime, doing: Doing = "write") -> Verdict:
-    """What an answer means. ``now``: aware. Never raises, whatever the answer holds."""
-    code = _code(body)
-    if 200 <= status < 300 and not code and isinstance(body, dict | list):
+class Row(NamedTuple):
+    """One row of what answers mean: which answers, whose fault they are, and what follows."""
+
+    statuses: Collection[int]
+    #: Is the answer WordPress's own JSON? None: either.
+    own: bool | None
+    #: Whose it is: the post, the account, the channel (its configuration), the site's server, a firewall before it.
+    owner: str
+    kind: Kind
+    #: The same where the request would have made the post public.
+    sending: Kind
+    meaning: str = ""
+
+
+#: The first row that fits counts. Codes of ``_CONFIGURATION`` go before: they are the account's.
+TABLE = (
+    Row((429,), None, "site", Kind.THROTTLED, Kind.THROTTLED, "too many requests"),
+    Row((401,), None, "account", Kind.AUTH, Kind.AUTH, "the login is not accepted"),
+    Row((403,), True, "account", Kind.AUTH, Kind.AUTH, "this user may not do this"),
+    Row(range(300, 400), None, "channel", Kind.AUTH, Kind.AUTH, "redirects are not followed; give the site's own URL"),
+    Row((413,), None, "post", Kind.PERMANENT, Kind.PERMANENT, "the site's server takes nothing of this size"),
+    Row((403, 406, 503), False, FIREWALL, Kind.AWAY, Kind.AWAY, "a firewall before the site, or its server, answers in WordPress's place"),
+    Row((408, 425, *range(500, 600)), True, "site", Kind.TRANSIENT, Kind.UNKNOWN),
+    Row((408, 425, *range(500, 600)), False, "site", Kind.AWAY, Kind.UNKNOWN, "the site's server answers in WordPress's place"),
+    Row(range(400, 500), True, "post", Kind.PERMANENT, Kind.PERMANENT),
+    Row(range(400, 500), False, "site", Kind.AWAY, Kind.AWAY, "the site's server answers in WordPress's place"),
+)  # fmt: skip
+#: What fits no row: an answer that is no error, and not as the REST API's either.
+UNLISTED = Row((), None, "site", Kind.TRANSIENT, Kind.UNKNOWN)
+
+
+def classify(
+    status: int, body: object, headers: Mapping[str, str], now: datetime, doing: Doing = "write", printed: str = ""
+) -> Verdict:  # fmt: skip
+    """What an answer means. ``now``: aware; ``printed``: the beginning of an answer that is no JSON. Never raises, whatever the answer holds."""
+    code, own = _code(body), isinstance(body, dict | list)
+    if 200 <= status < 300 and not code and own:
         return Verdict(Kind.SENT)
     said = f"WordPress answered {status} {code}".rstrip()
     after = retry_after(headers.get("retry-after"), now)
     after = None if after is None else min(after, LONGEST)
-    if status == 429:
-        return Verdict(Kind.THROTTLED, said, 60.0 if after is None else after)
-    if status == 401 or code.startswith(_CONFIGURATION):
-        return Verdict(Kind.AUTH, said)
-    if status in (408, 425) or status >= 500 or status < 300:
-        if status < 300 and not code:
-            said += ", and not as its REST API does"
-        return Verdict(Kind.UNKNOWN if doing == "send" else Kind.TRANSIENT, said, after)
-    if status < 400:
-        return Verdict(Kind.AUTH, f"{said}: redirects are not followed; give the site's own URL")
+    if code.startswith(_CONFIGURATION):
+        return Verdict(Kind.AUTH, said, owner="account")
+    if "cf-mitigated" in headers and not own:
+        row = Row((), False, FIREWALL, Kind.AWAY, Kind.AWAY, "Cloudflare before the site wants to see a browser")
+    else:
+        row = next((one for one in TABLE if status in one.statuses and one.own in (None, own)), UNLISTED)
+    kind = row.sending if doing == "send" else row.kind
+    if row.own is False or (row is UNLISTED and not own):
+        said = said.replace("WordPress answered", "The site answered") + (
+            f": {row.meaning}" if row.meaning else ", and not as its REST API does"
+        )
+        said += f", with {printed!r}" if printed else ""
+        return Verdict(kind, said, after, owner=row.owner)
     message = body.get("message") if isinstance(body, Mapping) else None
-    return Verdict(Kind.PERMANENT, f"{said}: {message[:200]}" if isinstance(message, str) and message else said)
+    told = message[:200] if kind is Kind.PERMANENT and isinstance(message, str) and message else row.meaning
+    if row.kind is Kind.THROTTLED and after is None:
+        after = 60.0
+    return Verdict(
+        kind,
+        f"{said}: {told}" if told else said,
+        None if kind in (Kind.PERMANENT, Kind.AUTH) else after,
+        owner=row.owner,
+    )
+
+
+def spoken(content: bytes) -> tuple[Any, str]:
+    """(the JSON of an answer, what was printed before it): a byte order mark is passed over, and so is a notice of PHP (case C045). None where
+    there is no JSON."""
+    text = content.decode("utf-8", "replace").lstrip("\ufeff \r\n\t")
+    for n, found in enumerate(re.finditer(r"[\[{]", text)):
+        if n >= 50:
+            break
+        try:
+            value = orjson.loads(text[found.start() :])
+        except orjson.JSONDecodeError:
+            continue
+        return value, _printed(text[: found.start()])
+    return None, _printed(text)
+
+
+def _printed(text: str) -> str:
+    """The first 80 characters of what people can read of a page."""
+    return " ".join(re.sub(r"<(script|style)\b.*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE).split())[
+        :80
+    ]
 
 
 def _tried(notebook: Notebook) -> bool:
