@@ -272,8 +272,8 @@ def test_a_job_that_is_refused_in_bulk_is_told_with_the_reason(on: Run, app: Dul
     made = app.enqueue("X", key="k", unique_until="done").job.id
     assert on("jobs", "cancel", str(made)).code == 0
     other = app.enqueue("X", key="k").job.id
-    told = on("jobs", "replay", "--task", "X")  # R002-25
-    assert (told.code, "1 job that was cancelled left out" in told.err, "No job fits." in told.out) == (0, True, True)
+    left = on("jobs", "replay", "--task", "X")  # R002-25
+    assert (left.code, "1 job that was cancelled left out" in left.err, "No job fits." in left.out) == (0, True, True)
     assert on("jobs", "replay", "--task", "X", "--status", "cancelled").code == 2
     said = on("jobs", "replay", str(made))
     assert said.code == 1
