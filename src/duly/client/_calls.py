@@ -337,7 +337,7 @@ class FilterIn(TypedDict):
     """Which publications. Everything given must hold, and something besides the status must be given."""
 
     channel: NotRequired[str | None]
-    status: NotRequired[list[Literal["pending", "running", "completed", "failed"]]]
+    status: NotRequired[list[Literal["pending", "running", "completed", "failed", "cancelled"]]]
     type: NotRequired[Literal["publish", "ig_first_comment"] | None]
     idempotency_key: NotRequired[str | None]
     remote_id: NotRequired[str | None]
@@ -966,7 +966,7 @@ class PublishingJob(TypedDict):
     id: int
     channel: str
     type: str
-    status: Literal["pending", "running", "completed", "failed"]
+    status: Literal["pending", "running", "completed", "failed", "cancelled"]
     idempotency_key: str | None
     payload: dict[str, Any]
     run_at: str | None
@@ -2461,7 +2461,7 @@ class PublicationsCalls:
         self,
         *,
         channel: str | None = None,
-        status: list[Literal["pending", "running", "completed", "failed"]] | None = None,
+        status: list[Literal["pending", "running", "completed", "failed", "cancelled"]] | None = None,
         type: Literal["publish", "ig_first_comment"] | None = None,
         idempotency_key: str | None = None,
         remote_id: str | None = None,
@@ -2510,7 +2510,8 @@ class PublicationsCalls:
         return found
 
     def replay_many(self, *, idempotency_key: str | None = None, **given: Unpack[PublishingBulkIn]) -> Replayed:
-        """Replay the failed publications that fit the filter."""
+        """Replay the failed publications that fit the filter. A cancelled one is replayed only where the filter names its id: a person ended
+        it. 422 for the status `cancelled` without ids."""
         found: Replayed = self._send(
             "POST", "/fp-publisher/v1/jobs/replay", body=given, headers={"idempotency-key": idempotency_key}
         )
@@ -2526,8 +2527,9 @@ class PublicationsCalls:
     def replay(
         self, id: int, /, *, idempotency_key: str | None = None, **given: Unpack[PublishingReplayIn]
     ) -> PublishingJob:
-        """Run a failed publication again: attempts from 0, due now, same key. 409 when it has not failed; of two at once, one gets that.
-        What is published by what is on record ends as completed."""
+        """Run a failed or cancelled publication again: attempts from 0, due now, same key. One that was cancelled before its planned time
+        goes back to it. 409 when it has neither failed nor been cancelled; of two at once, one gets that. What is published by
+        what is on record ends as completed."""
         found: PublishingJob = self._send(
             "POST",
             "/fp-publisher/v1/jobs/{id}/replay",
