@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, NestedTransaction, Pool, Transaction, event
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError
 
 #: How a transaction ended for somebody who waits. Stopped: it was committed, and the process is asked to end.
 End = Literal["committed", "lost", "stopped"]
@@ -41,17 +42,39 @@ _KEY = "duly_post_commit"
 _FAILED = 3
 #: PQTRANS_INTRANS.
 _OPEN = 2
+#: The SQLSTATE of any statement in a transaction that has failed.
+_IN_FAILED_TRANSACTION = "25P02"
 
 
 def is_aborted(connection: Connection) -> bool:
     """Has a statement failed, so that PostgreSQL will answer COMMIT with ROLLBACK, and with no error?
 
-    Known for psycopg; drivers that do not tell count as sound.
+    psycopg and psycopg2 tell. Where the driver does not (asyncpg), the server is asked: in such a transaction it refuses every statement.
+    That is a round trip, so ask only where somebody waits for the answer.
     """
-    if connection.closed or connection.invalidated:
+    if connection.closed or connection.invalidated or connection.dialect.name != "postgresql":
         return False
     driver = connection.connection.driver_connection
-    return getattr(getattr(driver, "info", None), "transaction_status", None) == _FAILED
+    told = getattr(getattr(driver, "info", None), "transaction_status", None)
+    if told is not None:
+        return bool(told == _FAILED)
+    if not connection.in_transaction() or is_autocommit(connection):
+        return False
+    try:
+        connection.exec_driver_sql("SELECT 1")
+    except DBAPIError as error:
+        return _state_of(error) == _IN_FAILED_TRANSACTION  # anything else is told by the COMMIT
+    return False
+
+
+def _state_of(error: DBAPIError) -> str | None:
+    """The SQLSTATE of an error, wherever its driver has it."""
+    for one in (error.orig, getattr(error.orig, "__cause__", None)):
+        for name in ("sqlstate", "pgcode"):
+            found = getattr(one, name, None)
+            if isinstance(found, str):
+                return found
+    return None
 
 
 def innermost(connection: Connection) -> Transaction | None:
@@ -73,13 +96,16 @@ def is_autocommit(connection: Connection) -> bool:
 
 
 def is_begun(connection: Connection) -> bool:
-    """Is a transaction open in the database, as far as the driver tells (sqlite3 and psycopg do)?"""
+    """Is a transaction open in the database, as far as the driver tells (sqlite3, psycopg, psycopg2 and asyncpg do)?"""
     if connection.closed or connection.invalidated:
         return False
     driver = connection.connection.driver_connection
     open_here = getattr(driver, "in_transaction", None)
     if isinstance(open_here, bool):
         return open_here
+    ask = getattr(driver, "is_in_transaction", None)
+    if callable(ask):
+        return bool(ask())
     return getattr(getattr(driver, "info", None), "transaction_status", None) == _OPEN
 
 

@@ -195,9 +195,20 @@ def _after_create(session: Session, transaction: SessionTransaction) -> None:
 
 def _before_commit(session: Session) -> None:
     root = session.get_transaction()
-    if root is not None:
+    if root is not None and _is_awaited(session, root):
         level = _level(root)
         level.aborted = any(map(is_aborted, root.connections)) or not all(map(is_begun, level.begun))
+
+
+def _is_awaited(session: Session, root: SessionTransaction) -> bool:
+    """Does anybody wait for the transaction, or for a savepoint that is open in it?"""
+    around: SessionTransaction | None = session.get_nested_transaction() or root
+    while around is not None:
+        level = _levels.get(around)
+        if level is not None and level.waiting:
+            return True
+        around = around.parent
+    return False
 
 
 def _after_commit(session: Session) -> None:
