@@ -114,7 +114,7 @@ def test_what_is_committed_is_done_and_what_is_rolled_back_is_not(world: World) 
         session.commit()
 
     world.within(story)
-    assert world.seen == dict.fromkeys(("sent", "effects", "keys", "jobs", "messages"), [1, 3])
+    assert world.seen == {key: [1, 3] for key in ("sent", "effects", "keys", "jobs", "messages")}
 
 
 @pytest.mark.parametrize("world", POSTGRES, indirect=True)
@@ -126,14 +126,14 @@ def test_a_commit_that_the_server_turns_into_a_rollback_has_done_nothing(world: 
         session.commit()  # answered with ROLLBACK, and with no error
 
     world.within(story)
-    assert world.seen == dict.fromkeys(("sent", "effects", "keys", "jobs", "messages"), [])
+    assert world.seen == {key: [] for key in ("sent", "effects", "keys", "jobs", "messages")}
 
     def again(session: Session) -> None:
         world.do(session, 1)
         session.commit()
 
     world.within(again)
-    assert world.seen == dict.fromkeys(("sent", "effects", "keys", "jobs", "messages"), [1])
+    assert world.seen == {key: [1] for key in ("sent", "effects", "keys", "jobs", "messages")}
     assert world.runs == [1, 1], "the key was freed"
 
 

@@ -357,3 +357,118 @@ except KeyError:
     pass
 tell([(job.task, job.max_attempts) for job in app.jobs.find()], Order.objects.count())
 """) == [[[["kept", 2]], 0]]  # fmt: skip
+
+
+IDEMPOTENT = """
+from django.db import connection
+from duly.idempotency import idempotent_task
+runs = []
+
+class Stop(Exception): ...
+
+@idempotent_task(name="place")
+def place(item):
+    runs.append(item)
+    return Order.objects.create(item=item).pk
+
+def until(what):
+    import time
+    for _ in range(400):
+        if what():
+            return True
+        time.sleep(0.05)
+"""
+
+
+def test_an_idempotent_call_is_done_when_django_has_committed_and_free_when_it_has_not(project: Project) -> None:  # F3
+    assert project.program(IDEMPOTENT + """
+try:
+    with transaction.atomic():
+        place("lamp")
+        raise Stop
+except Stop:
+    pass
+place("lamp")  # the body runs: its row went with the block
+tell("again", runs, Order.objects.count())
+
+with transaction.atomic():
+    one = place("chair")
+    tell("the same transaction is given the same", place("chair") == one, runs[2:])
+tell("recorded", place("chair") == one, runs[2:])
+""") == [["again", ["lamp", "lamp"], 1], ["the same transaction is given the same", True, ["chair"]], ["recorded", True, ["chair"]]]  # fmt: skip
+
+
+def test_a_savepoint_that_is_given_up_frees_the_keys_of_the_calls_inside(project: Project) -> None:  # F3
+    assert project.program(IDEMPOTENT + """
+with transaction.atomic():
+    place("kept")
+    try:
+        with transaction.atomic():
+            place("given up")
+            raise Stop
+    except Stop:
+        pass
+place("kept")
+tell("freed", until(lambda: app.db.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM idempotency WHERE state = 'in_progress'").scalar()) == 0))
+place("given up")
+tell("runs", runs, Order.objects.count())
+
+@transaction.atomic
+def view(fail):
+    place("in a view")
+    transaction.on_commit(lambda: 1 / 0)
+    if fail:
+        raise Stop
+for fail in (True, False):
+    try:
+        view(fail)
+    except (Stop, ZeroDivisionError):
+        pass
+place("in a view")
+tell("also where another on_commit raises", runs[3:])
+""") == [["freed", True], ["runs", ["kept", "given up", "given up"], 2], ["also where another on_commit raises", ["in a view"] * 2]]  # fmt: skip
+
+
+@pytest.mark.postgres
+def test_a_block_that_the_body_does_not_write_in_is_not_waited_for(empty_pg_url: str, tmp_path: Path) -> None:
+    """On an SQLite file that Django keeps, the key can only be part of its transaction."""
+    project = Project(tmp_path / "project", empty_pg_url)
+    project.migrate()
+    assert project.program(
+        IDEMPOTENT
+        + """
+@idempotent_task(name="outside")
+def outside(n):
+    runs.append(n)
+    return n
+try:
+    with transaction.atomic():
+        outside(1)
+        raise Stop
+except Stop:
+    pass
+outside(1)
+tell("once", runs)
+"""
+    ) == [["once", [1]]]
+
+
+def test_a_call_behind_a_write_waits_for_nobody(project: Project) -> None:  # F3
+    """On SQLite the write has the file for itself, so the key is part of Django's transaction."""
+    assert project.program(
+        IDEMPOTENT
+        + """
+for stop in (True, False):
+    try:
+        with transaction.atomic():
+            Order.objects.create(item="first")
+            place("lamp")
+            place("lamp")
+            if stop:
+                raise Stop
+    except Stop:
+        pass
+place("lamp")
+tell(runs, Order.objects.count())
+"""
+    ) == [[["lamp", "lamp"], 2]]

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import random
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, ge
 
 import orjson
 
+from duly.idempotency.around import InBlock, Noted, Pending, block_on, decided, keeps_file
 from duly.idempotency.default import default_store
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Busy, Done, Mismatch, come_again
@@ -270,6 +272,10 @@ class _Call:
         self._place = self.store
         #: The call seems to be made in its caller's own write transaction. Threads are shared and sessions handed on, so it may not be.
         self._seems_inside = False
+        #: Which of Django's connections the body uses.
+        self._noted: Noted | None = None
+        #: The key is part of Django's transaction on an SQLite file.
+        self._block: InBlock | None = None
 
     def traced(self) -> contextlib.AbstractContextManager[None]:
         """Within: the trace that the call brought along, for the body and for what is told of it."""
@@ -284,12 +290,24 @@ class _Call:
             self._place = self.together.place()
             if self.together.inside:
                 return True
-        self._seems_inside = self.store.would_wait_for_caller(self._blocking)
+        self._block = block_on(self.store) if self._in_django else None
+        self._seems_inside = self.store.would_wait_for_caller(self._blocking) or (
+            self._in_django and keeps_file(self.store)
+        )
         return False
+
+    @property
+    def _in_django(self) -> bool:
+        """May the call be made inside of a block of Django's? There is none on an event loop."""
+        return self._blocking and "django.db" in sys.modules
 
     def _ask(self) -> Holding | Done | Busy | Mismatch:
         if self.together is not None and self.together.inside:
             return KEEPER.join(self._place, self.ask)
+        if self._block is not None:
+            return KEEPER.join(self._block, self.ask)
+        if self._in_django and (known := decided(self.store, self.ask)) is not None:
+            return known
         until = time.monotonic() + PATIENCE if self._seems_inside else 0.0
         while self._seems_inside:
             try:
@@ -300,7 +318,8 @@ class _Call:
                     raise UsageError(
                         f"{self.options.name} was called in the middle of a write transaction on the database that its key is in. SQLite "
                         "has one writer, so the two would wait for each other. Call it before the first write or after the commit; or give "
-                        "the function a parameter annotated Session and hand the session on, then its key is part of that transaction."
+                        "the function a parameter annotated Session and hand the session on, then its key is part of that transaction. "
+                        "In Django's transaction.atomic(): call it first in the block, or give it a store elsewhere (store=)."
                     ) from None
                 time.sleep(LOOK.base)
         return KEEPER.reserve(self._place, self.ask)
@@ -371,6 +390,9 @@ class _Call:
         """The body begins, on this thread."""
         if holding is not None and self.together is not None:
             self.together.watch(holding)
+        if holding is not None and self._in_django:
+            self._noted = Noted()
+            self._noted.begin()
 
     # --- after
 
@@ -379,7 +401,14 @@ class _Call:
         if holding is None:
             return
         end = self._end(holding, result, error)
-        if self.together is None or not self._beside_effect(self.together, holding, end):
+        blocks = [] if self._noted is None else self._noted.end()
+        if self.together is not None and self._beside_effect(self.together, holding, end):
+            return
+        if self._block is not None:
+            self._write_in_block(holding, end)
+        elif blocks and end.state is State.SUCCEEDED:
+            Pending(holding, self.ask, self.store, end, self._write).wait(blocks)
+        else:
             self._write(holding, end)
 
     async def aend(self, holding: Holding | None, result: Any, error: BaseException | None) -> None:
@@ -403,7 +432,7 @@ class _Call:
             text, problem = self.body.results.encoded(result)
             if problem:
                 self.tell.emit("idempotency_result_dropped", "warning", problem=problem)
-            return End(State.SUCCEEDED, lambda h: h.succeed(text))
+            return End(State.SUCCEEDED, lambda h: h.succeed(text), text)
         if is_control(error):
             return End(None, Holding.release)
         kind = orjson.dumps({"type": type(error).__name__}).decode()
@@ -426,6 +455,13 @@ class _Call:
         except Exception as failure:
             self.tell.emit("idempotency_store_failed", "error", error=brief(failure))
             KEEPER.end_later(holding, written)
+
+    def _write_in_block(self, holding: Holding, end: End) -> None:
+        """Write an end in Django's transaction. One that is broken is rolled back, and the reservation with it."""
+        try:
+            self._written(functools.partial(end.write, holding), None if end.state is None else end.state.value)
+        except Exception as failure:
+            self.tell.emit("idempotency_store_failed", "warning", error=brief(failure))
 
     def _written(self, end: Callable[[], bool], state: str | None) -> bool:
         """Write an end, and tell it once it is written."""

@@ -214,6 +214,8 @@ class End:
 
     state: State | None
     write: Callable[[Holding], bool]
+    #: What a success records, as JSON text.
+    result: str | None = None
 
 
 def renew_all(holdings: Sequence[Holding]) -> list[Holding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from django.utils.module_loading import autodiscover_modules
 from sqlalchemy import Connection
 
 from duly.app import Duly
+from duly.idempotency import around
 from duly.integrations.django.config import MEMORY, Config
 from duly.integrations.django.guest import Guest
 from duly.integrations.django.hygiene import guarded
@@ -34,6 +36,7 @@ class DjangoDuly(Duly):
     def __init__(self, config: Config) -> None:
         self.config = config
         self.guest = Guest(config.alias)
+        around.lend = _lend
         #: Queues that are served though no task here names them as its own.
         self.extra_queues: set[str] = set()
         self._home = config.url()
@@ -138,3 +141,11 @@ def application() -> DjangoDuly:
         if _made is None:
             _made = DjangoDuly(Config.read())
         return _made
+
+
+def _lend(alias: str) -> contextlib.AbstractContextManager[Connection]:
+    """A connection in Django's transaction, for keys that are part of it."""
+    return _guest_of(alias).join(check=False)
+
+
+_guest_of = functools.cache(Guest)
