@@ -170,7 +170,7 @@ def test_a_group_that_is_activated_at_night_wakes_nobody(rounds: Rounds, app: Du
         Status.SCHEDULED, date(2026, 7, 5), utc("2026-07-05 16:00"),
     )  # fmt: skip
     told = scalar(app, "SELECT meta FROM audit_log WHERE action = 'GROUP_CHANGED' ORDER BY id DESC LIMIT 1")
-    assert '["2026-06-01", "2026-07-05"]' in str(told).replace("'", '"')
+    assert "2026-06-01" in str(told) and "2026-07-05" in str(told)
 
 
 def test_an_outage_that_ends_at_night_wakes_nobody_and_is_told(rounds: Rounds, clock: ManualClock, ear: Ear) -> None:
