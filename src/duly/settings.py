@@ -10,9 +10,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
+from duly.kernel.duration import REMEDY, parse_duration
 from duly.kernel.errors import InvalidArgument
 
 PREFIX = "DULY_"
@@ -426,12 +428,24 @@ def _parse(name: str, source: str, raw: Any, kind: Any, meta: Mapping[str, Any])
         if not matches:
             raise InvalidArgument(source, f"is {raw!r}.", f"Choose one of: {', '.join(choices)}.")
         return matches[0]
-    value = _read(source, raw, kind)
+    value = (
+        _read_span(source, raw)
+        if meta["unit"] == "s" and isinstance(raw, str | timedelta)
+        else _read(source, raw, kind)
+    )
     if low is not None and not value >= low:
         raise InvalidArgument(source, f"is {value:g}; the least allowed is {low:g}.")
     if meta["high"] is not None and not value <= meta["high"]:
         raise InvalidArgument(source, f"is {value:g}; the most allowed is {meta['high']:g}.")
     return value
+
+
+def _read_span(source: str, raw: str | timedelta) -> float:
+    """Seconds of a duration such as ``5m``."""
+    try:
+        return parse_duration(raw).total_seconds()
+    except ValueError:
+        raise InvalidArgument(source, f"is {raw!r}.", REMEDY) from None
 
 
 #: Texts of numbers that mean the same to everybody.

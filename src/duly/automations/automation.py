@@ -14,9 +14,9 @@ from typing import Any
 from duly.automations.plan import Limits
 from duly.automations.providers.base import Message, Role
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name, check_text
+from duly.kernel.payload import check_name, check_text, read_duration
 from duly.kernel.recurrence import Schedule, schedule_from_json
-from duly.kernel.recurrence.reading import quoted, read_duration
+from duly.kernel.recurrence.reading import quoted
 from duly.kernel.rooms import check_task
 
 #: Sessions whose ids an automation keeps (R001-22).

@@ -20,8 +20,9 @@ from duly.automations.providers.base import ToolSpec
 from duly.jobs.calling import session_parameter
 from duly.jobs.codec import Codec
 from duly.jobs.task import check_callable, injected_parameters
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name, check_number
+from duly.kernel.payload import check_name, read_seconds
 from duly.kernel.rooms import check_task, is_of_a_room
 
 R = TypeVar("R")
@@ -80,7 +81,7 @@ class Toolbox:
         return register
 
     def add(
-        self, fn: Callable[..., Any], *, name: str | None = None, description: str | None = None, repeat: bool = False, timeout: float | None = None
+        self, fn: Callable[..., Any], *, name: str | None = None, description: str | None = None, repeat: bool = False, timeout: Duration | None = None
     ) -> FunctionTool:  # fmt: skip
         """Let sessions call a function, plain or async. The model is told its name, its docstring (or ``description``) and its parameters.
 
@@ -103,7 +104,7 @@ class Toolbox:
         check_callable(fn, f"tool {called}", injected)
         session = session_parameter(fn)
         if timeout is not None:
-            check_number(timeout, "timeout", "a number of seconds, more than 0", 0, above=True)
+            timeout = read_seconds(timeout, "timeout", 0, above=True)
             if session is not None and session[1] == "session":
                 raise InvalidArgument(
                     "timeout", "cannot be held for a plain function with a session.", "Make it async, or leave it out."

@@ -6,35 +6,26 @@ Out: UTC to the second, and spans in words. This file reads no clock; ``now`` is
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-_UNITS = {
-    "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
-}  # fmt: skip
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|sec|s|min|m|h|d|w)?\s*")
-_SAMPLES = "90 (seconds), 15min, 1h30m or 14d"
+from duly.kernel.duration import parse_duration
+
+_SAMPLES = "90 (seconds), 15min, 1h30m, 14d or PT5M"
 
 
 def parse_span(text: str) -> timedelta:
     """A span such as ``90``, ``15min`` or ``1h30m``. Raises ValueError saying what is expected."""
-    total, at, parts = 0.0, 0, 0
-    stripped = text.strip().lower()
-    while at < len(stripped):
-        found = _PART.match(stripped, at)
-        if found is None or (found[2] is None and (parts or found.end() < len(stripped))):
-            raise ValueError(f"{text!r} is not a span; write {_SAMPLES}")
-        total += float(found[1]) * _UNITS[found[2] or "s"]
-        at, parts = found.end(), parts + 1
-    if not parts:
-        raise ValueError(f"{text!r} is not a span; write {_SAMPLES}")
     try:
-        return timedelta(seconds=total)
-    except OverflowError:
-        raise ValueError(f"{text!r} is too long") from None
+        span = parse_duration(text)
+    except ValueError as error:
+        said = "is too long" if str(error) == "too long" else f"is not a span; write {_SAMPLES}"
+        raise ValueError(f"{text!r} {said}") from None
+    if span < timedelta(0):
+        raise ValueError(f"{text!r} is negative; write {_SAMPLES}")
+    return span
 
 
 def parse_instant(text: str) -> datetime:

@@ -35,6 +35,7 @@ from duly.jobs.run import is_unawaited
 from duly.jobs.task import Task, injected_parameters
 from duly.kernel.binding import instance_parameter, is_async
 from duly.kernel.canonical import canonical_task_key
+from duly.kernel.duration import Duration
 from duly.kernel.errors import (
     AlreadyDone,
     InProgress,
@@ -44,7 +45,7 @@ from duly.kernel.errors import (
     UsageError,
     brief,
 )
-from duly.kernel.payload import check_name, check_number
+from duly.kernel.payload import check_name, read_duration, read_seconds
 from duly.tracing import carried
 
 if TYPE_CHECKING:
@@ -84,12 +85,12 @@ def idempotent_task(
     key: Callable[..., object] | None = None,
     store: Store | Callable[[], Store] | None = None,
     tenant: str = "default",
-    time_limit: float = 300.0,
-    margin: float = 60.0,
-    heartbeat: float = 10.0,
-    keep: timedelta = timedelta(hours=24),
+    time_limit: Duration = 300.0,
+    margin: Duration = 60.0,
+    heartbeat: Duration = 10.0,
+    keep: Duration = timedelta(hours=24),
     on_duplicate: Literal["return", "raise", "wait"] = "return",
-    wait_timeout: float = 30.0,
+    wait_timeout: Duration = 30.0,
     on_store_error: Literal["retry", "raise", "run"] = "retry",
     fallback: Callable[[object], str] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
@@ -103,12 +104,12 @@ def idempotent_task(
     key: Callable[..., object] | None = None,
     store: Store | Callable[[], Store] | None = None,
     tenant: str = "default",
-    time_limit: float = 300.0,
-    margin: float = 60.0,
-    heartbeat: float = 10.0,
-    keep: timedelta = timedelta(hours=24),
+    time_limit: Duration = 300.0,
+    margin: Duration = 60.0,
+    heartbeat: Duration = 10.0,
+    keep: Duration = timedelta(hours=24),
     on_duplicate: Literal["return", "raise", "wait"] = "return",
-    wait_timeout: float = 30.0,
+    wait_timeout: Duration = 30.0,
     on_store_error: Literal["retry", "raise", "run"] = "retry",
     fallback: Callable[[object], str] | None = None,
 ) -> Any:
@@ -148,20 +149,22 @@ def idempotent_task(
     ):
         if value not in allowed:
             raise InvalidArgument(field, f"is {value!r}.", f"Use {', '.join(map(repr, allowed))}.")
-    for field, number in (
-        ("time_limit", time_limit),
-        ("margin", margin),
-        ("heartbeat", heartbeat),
-        ("wait_timeout", wait_timeout),
-    ):
-        check_number(number, field, "seconds, more than 0", 0, 1e9, above=True)
+    time_limit, margin, heartbeat, wait_timeout = (
+        read_seconds(given, field, 0, 1e9, above=True)
+        for field, given in (
+            ("time_limit", time_limit),
+            ("margin", margin),
+            ("heartbeat", heartbeat),
+            ("wait_timeout", wait_timeout),
+        )
+    )
     for field, given, what in (
         ("key", key, "of the same arguments that gives the key, such as lambda order: order"),
         ("fallback", fallback, "that gives text for a value, such as str"),
     ):
         if given is not None and not callable(given):
             raise InvalidArgument(field, f"is of type {type(given).__name__}.", f"Give a function {what}.")
-    terms = Terms(timedelta(seconds=time_limit + margin), timedelta(seconds=heartbeat), keep)
+    terms = Terms(timedelta(seconds=time_limit + margin), timedelta(seconds=heartbeat), read_duration(keep, "keep"))
     check_name(tenant, "tenant")
     task, body = (fn, fn.fn) if isinstance(fn, Task) else (None, fn)
     _checked(body, named=name is not None or task is not None)

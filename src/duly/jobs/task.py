@@ -19,8 +19,9 @@ from duly.jobs.codec import Codec
 from duly.jobs.job import Enqueued, Job
 from duly.kernel.backoff import Backoff
 from duly.kernel.binding import is_async
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name, check_number, check_whole
+from duly.kernel.payload import check_name, check_whole, read_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +41,7 @@ class Options:
     queue: str | None = None
     #: The planned instant (aware). At most one of run_at and run_in.
     run_at: datetime | None = None
-    run_in: timedelta | float | None = None
+    run_in: Duration | None = None
     #: Higher runs first.
     priority: int | None = None
     #: The idempotency key: at most one job per tenant, queue and key.
@@ -87,11 +88,8 @@ class Options:
                 raise InvalidArgument("run_at", f"is {self.run_at!r}; it must be a datetime with a time zone.")
             if not 1900 <= self.run_at.year <= 9000:
                 raise InvalidArgument("run_at", f"is in the year {self.run_at.year}; give one from 1900 to 9000.")
-        elif self.run_in is not None:
-            if not isinstance(self.run_in, timedelta | float | int) or isinstance(self.run_in, bool):
-                raise InvalidArgument("run_in", f"is {self.run_in!r}; it must be seconds or a timedelta.")
-            if not abs(self.delay() or 0.0) <= FARTHEST:
-                raise InvalidArgument("run_in", f"is {self.run_in}; it must be within a hundred years.")
+        elif self.run_in is not None and not abs(self.delay() or 0.0) <= FARTHEST:
+            raise InvalidArgument("run_in", f"is {self.run_in}; it must be within a hundred years.")
 
     def _check_key(self) -> None:
         until = self.unique_until
@@ -100,7 +98,7 @@ class Options:
                 raise InvalidArgument("unique_until", "is given without a key.")
             if not isinstance(until, timedelta) and until not in ("start", "done", "forever"):
                 raise InvalidArgument(
-                    "unique_until", f"is {until!r}.", "Use 'start', 'done', 'forever' or a timedelta."
+                    "unique_until", f"is {until!r}.", "Use 'start', 'done', 'forever' or a duration such as 1h."
                 )
             if isinstance(until, timedelta) and not timedelta(0) < until <= timedelta(seconds=FARTHEST):
                 raise InvalidArgument("unique_until", f"is {until}; it must be positive and within a hundred years.")
@@ -111,10 +109,7 @@ class Options:
         """Seconds from now that the job is wanted in; None for now or for a fixed instant."""
         if self.run_in is None:
             return None
-        try:
-            return self.run_in.total_seconds() if isinstance(self.run_in, timedelta) else float(self.run_in)
-        except OverflowError:
-            raise InvalidArgument("run_in", "is too far away.") from None
+        return read_seconds(self.run_in, "run_in")
 
 
 class Queueing(Protocol):
@@ -165,7 +160,7 @@ class Task(Generic[P, R]):
             if value is not None:
                 check_whole(value, name, low, 2**31 - 1)
         if self.timeout is not None:
-            check_number(self.timeout, "timeout", "a number of seconds, more than 0", 0, above=True)
+            object.__setattr__(self, "timeout", read_seconds(self.timeout, "timeout", 0, above=True))
         if not isinstance(self.backoff, Backoff):
             raise InvalidArgument("backoff", f"is of type {type(self.backoff).__name__}.", "Give a duly.Backoff.")
         if self.audit_action is not None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.payload import read_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class Backoff:
     def __post_init__(self) -> None:
         for name, low in (("base", 0.0), ("factor", 1.0), ("max", 0.0), ("jitter", 0.0)):
             value = getattr(self, name)
+            if name != "factor" and isinstance(value, str | timedelta):
+                value = read_seconds(value, f"Backoff.{name}")
+                object.__setattr__(self, name, value)
             if not math.isfinite(value) or value < low:
                 raise InvalidArgument(f"Backoff.{name}", f"is {value!r}; it must be a finite number, at least {low:g}.")
 

@@ -34,9 +34,10 @@ Messages are sentences that say what to do next; the data stands on the error, s
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from duly.kernel.duration import REMEDY, Duration, parse_duration
 from duly.kernel.masking import masked
 
 
@@ -221,25 +222,21 @@ class PermanentError(Signal):
 
 
 def _seconds(field: str, value: object) -> float:
-    """Seconds given as a number, a timedelta, or the text of a number as it stands in a Retry-After header."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
+    """Seconds of a duration, as it is written anywhere; the text of a Retry-After header is one, too."""
     try:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError
-        return float(value)
-    except (ValueError, OverflowError):
-        raise InvalidArgument(field, f"is {value!r}.", "Give seconds as a number, or a timedelta.") from None
+        return parse_duration(value).total_seconds()
+    except ValueError:
+        raise InvalidArgument(field, f"is {value!r}.", REMEDY) from None
 
 
 class Retry(Signal):
     """The job failed; try again.
 
-    ``after``: seconds or a timedelta to wait instead of the task's backoff, for example a provider's Retry-After.
+    ``after``: how long to wait (seconds, a timedelta, or a text such as 5m) instead of the task's backoff, for example a provider's Retry-After.
     An attempt is used. Raised on the last attempt, the job ends as failed.
     """
 
-    def __init__(self, message: str = "", *, after: float | timedelta | None = None) -> None:
+    def __init__(self, message: str = "", *, after: Duration | None = None) -> None:
         self.after = None if after is None else _seconds("Retry.after", after)
         super().__init__(message or "the handler asked for a retry")
 
@@ -247,12 +244,10 @@ class Retry(Signal):
 class Snooze(Signal):
     """Not now: the job goes back to wait and no attempt is used.
 
-    Exactly one of ``until`` (an aware instant) and ``after`` (seconds or a timedelta).
+    Exactly one of ``until`` (an aware instant) and ``after`` (seconds, a timedelta, or a text such as 5m).
     """
 
-    def __init__(
-        self, message: str = "", *, until: datetime | None = None, after: float | timedelta | None = None
-    ) -> None:
+    def __init__(self, message: str = "", *, until: datetime | None = None, after: Duration | None = None) -> None:
         if (until is None) == (after is None):
             raise InvalidArgument("Snooze", "give exactly one of until= and after=.")
         if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):

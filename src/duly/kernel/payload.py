@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from datetime import timedelta
 from typing import Any
 
+from duly.kernel.duration import REMEDY, parse_duration
 from duly.kernel.errors import InvalidArgument, InvalidPayload, NotFound
 
 #: The deepest nesting carried. JSON parsers of both databases stop somewhere beyond this.
@@ -80,6 +82,30 @@ def check_number(
     if not good or (above and value == low):
         raise InvalidArgument(field, f"is {value!r}; it must be {wanted}.")
     return value  # type: ignore[return-value]
+
+
+def read_duration(value: object, field: str) -> timedelta:
+    """A duration as it is written anywhere (``kernel.duration``). Raises InvalidArgument, saying what is allowed."""
+    try:
+        return parse_duration(value)
+    except ValueError:
+        try:
+            shown = repr(value)
+        except ValueError:  # Python writes no integer of more than 4300 digits
+            shown = f"a {type(value).__name__} too long to be written"
+        raise InvalidArgument(field, f"is {shown if len(shown) <= 60 else shown[:59] + '…'}.", REMEDY) from None
+
+
+def read_seconds(
+    value: object, field: str, low: float | None = None, high: float | None = None, above: bool = False
+) -> float:  # fmt: skip
+    """A duration in seconds, from ``low`` (or ``above`` it) to ``high``. Raises InvalidArgument."""
+    seconds = read_duration(value, field).total_seconds()
+    if (low is not None and (seconds < low or (above and seconds == low))) or (high is not None and seconds > high):
+        least = "" if low is None else f"more than {low:g} s" if above else f"at least {low:g} s"
+        most = "" if high is None else f"at most {high:g} s"
+        raise InvalidArgument(field, f"is {value!r}; it must be {' and '.join(filter(None, (least, most)))}.", REMEDY)
+    return seconds
 
 
 def check_value(value: Any, path: str, depth: int = 0) -> None:

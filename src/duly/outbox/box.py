@@ -19,7 +19,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -31,9 +31,10 @@ from duly.jobs.task import Options as When
 from duly.kernel.backoff import Backoff
 from duly.kernel.binding import is_async
 from duly.kernel.clock import Clock
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
 from duly.kernel.events import Listener
-from duly.kernel.payload import check_name, check_text
+from duly.kernel.payload import check_name, check_text, read_seconds
 from duly.outbox.home import Application, Home
 from duly.outbox.message import (
     LIFECYCLE,
@@ -92,7 +93,7 @@ class Outbox:
 
     def publish(
         self, session: Any, destination: str | Destination, payload: Any, *, key: str | None = None, ordering_key: str | None = None,
-        headers: Mapping[str, str] | None = None, run_in: timedelta | float | None = None, run_at: datetime | None = None,
+        headers: Mapping[str, str] | None = None, run_in: Duration | None = None, run_at: datetime | None = None,
         tenant: str | None = None,
     ) -> Published:  # fmt: skip
         """Write a message in the transaction of ``session`` (a Session or Connection): it is sent if that commits.
@@ -100,7 +101,7 @@ class Outbox:
         ``payload``: any JSON value. ``key``: at most one message per tenant, destination and key; a second one is not
         written, and the first one's message id is returned with ``created=False``. ``ordering_key``: messages of one
         destination with the same one are sent in the order of their commits. ``headers``: names to texts, carried along;
-        the present trace context is added. ``run_in`` (seconds or a timedelta) or ``run_at`` (aware): not before.
+        the present trace context is added. ``run_in`` (seconds, a timedelta, or a text such as 5m) or ``run_at`` (aware): not before.
 
         On PostgreSQL, transactions that publish with the same destination and ordering key wait for each other's end.
         Raises InvalidArgument or InvalidPayload naming the argument, also for a session of another database; UnsafeSession for an SQLite session whose savepoints
@@ -116,7 +117,7 @@ class Outbox:
 
     def publish_many(
         self, session: Any, destination: str | Destination, payloads: Iterable[Any], *, ordering_key: str | None = None,
-        headers: Mapping[str, str] | None = None, run_in: timedelta | float | None = None, run_at: datetime | None = None,
+        headers: Mapping[str, str] | None = None, run_in: Duration | None = None, run_at: datetime | None = None,
         tenant: str | None = None, keys: Iterable[str | None] | None = None,
     ) -> list[Published]:  # fmt: skip
         """Write many messages of one destination, in order. ``keys``: one for each. Otherwise as ``publish``."""
@@ -135,7 +136,7 @@ class Outbox:
 
     def _many(
         self, destination: str | Destination, payloads: Iterable[Any], keys: Iterable[str | None] | None, ordering_key: str | None,
-        headers: Mapping[str, str] | None, run_in: timedelta | float | None, run_at: datetime | None, tenant: str | None,
+        headers: Mapping[str, str] | None, run_in: Duration | None, run_at: datetime | None, tenant: str | None,
     ) -> list[NewMessage]:  # fmt: skip
         all_payloads = list(payloads)
         all_keys = list(keys) if keys is not None else [None] * len(all_payloads)
@@ -150,7 +151,7 @@ class Outbox:
 
     def _new(
         self, destination: str | Destination, payload: Any, key: str | None, ordering_key: str | None, headers: Mapping[str, str] | None,
-        run_in: timedelta | float | None, run_at: datetime | None, tenant: str | None,
+        run_in: Duration | None, run_at: datetime | None, tenant: str | None,
     ) -> NewMessage:  # fmt: skip
         to = destination if isinstance(destination, Destination) else Destination.parse(destination)
         if self.transports and to.transport not in self.transports:
@@ -315,20 +316,12 @@ class Outbox:
                 meta={"reason": reason},
             )
 
-    def prune(self, older: float | timedelta | None = None) -> int:
+    def prune(self, older: Duration | None = None) -> int:
         """Remove messages that were sent more than ``older`` seconds ago (default: ``keep``), their keys with them. Returns how many.
 
         Relays do this by themselves. Pending and parked messages are never removed.
         """
-        if older is not None and (isinstance(older, bool) or not isinstance(older, int | float | timedelta)):
-            raise InvalidArgument("older", f"is {older!r}; it must be seconds or a timedelta.")
-        age = (
-            self.options.keep
-            if older is None
-            else older.total_seconds()
-            if isinstance(older, timedelta)
-            else float(older)
-        )
+        age = self.options.keep if older is None else read_seconds(older, "older")
         if age is None:
             return 0
         if not 0 <= age < 1e10:

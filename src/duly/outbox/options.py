@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_number, check_whole
+from duly.kernel.payload import check_whole, read_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Options:
             value = getattr(self, name)
             if value is None and name == "keep":
                 continue
-            check_number(value, name, f"a number of seconds, at least {low:g}", low)
+            object.__setattr__(self, name, read_seconds(value, name, low))
         for name, low, high in (
             ("batch", 1, 10_000),
             ("concurrency", 1, 1_000),

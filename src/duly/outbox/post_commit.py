@@ -17,7 +17,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from queue import Full
 from typing import Any, Literal
 
@@ -26,9 +25,10 @@ from sqlalchemy.orm import Session
 
 from duly.jobs.run import is_unawaited
 from duly.jobs.task import FARTHEST
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, read_seconds
 from duly.outbox.senders import Sender, post_commit_sender, prepared, set_post_commit_sender
 from duly.storage.deadline import Deadline, Fate
 from duly.storage.joined import End
@@ -49,7 +49,7 @@ def enqueue_task_after_commit(
     /,
     *args: Any,
     queue: str | None = None,
-    countdown: float | timedelta | None = None,
+    countdown: Duration | None = None,
     **kwargs: Any,
 ) -> None:
     """Send a task once the outermost transaction of ``session`` is committed; send nothing when it is rolled back.
@@ -90,9 +90,7 @@ def _orm_session(given: Any) -> Session:
 
 
 def _seconds(countdown: Any) -> float:
-    seconds = countdown.total_seconds() if isinstance(countdown, timedelta) else countdown
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgument("countdown", f"is {countdown!r}.", "Give seconds as a number, or a timedelta.")
+    seconds = read_seconds(countdown, "countdown")
     if not 0 <= seconds <= FARTHEST:
         raise InvalidArgument("countdown", f"is {countdown}.", "Give a time from now to a hundred years ahead.")
     return seconds

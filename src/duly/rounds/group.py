@@ -6,7 +6,6 @@ no clock; it reads what people write and refuses what cannot be meant. Source: R
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name, check_text
+from duly.kernel.payload import check_name, check_text, read_seconds
 
 #: Audit actions.
 GROUP_CREATED, GROUP_CHANGED = "GROUP_CREATED", "GROUP_CHANGED"
@@ -117,16 +116,8 @@ def shown_drop_time(at: time) -> str:
 
 
 def read_cooldown(value: object, field: str = "cooldown") -> float:
-    """Seconds from a number or a timedelta, 0 to ten years. Raises InvalidArgument."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not math.isfinite(seconds)
-        or not 0 <= seconds <= LONGEST_COOLDOWN.total_seconds()
-    ):
-        raise InvalidArgument(field, f"is {value!r}.", "Give seconds or a timedelta, from 0 to ten years.")
-    return float(seconds)
+    """Seconds of a duration, 0 to ten years. Raises InvalidArgument."""
+    return read_seconds(value, field, 0, LONGEST_COOLDOWN.total_seconds())
 
 
 def read_channels(given: Iterable[str] | str, field: str = "channels") -> tuple[Channel, ...]:

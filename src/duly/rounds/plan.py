@@ -144,9 +144,8 @@ def is_night_late(opens: datetime, zone: str, now: datetime, late: timedelta) ->
 
 
 def is_passed(opens: datetime, zone: str, now: datetime, late: timedelta) -> bool:
-    """Is it too late to plan a round for this hour: it is night, or another date (R000-9)?"""
-    is_over = now - opens > late and local_date(now, zone) != local_date(opens, zone)
-    return is_over or is_night_late(opens, zone, now, late)
+    """Is it too late to plan a round for this hour, because its date is over (R000-9)?"""
+    return now - opens > late and local_date(now, zone) != local_date(opens, zone)
 
 
 def choose(prompts: Collection[int], used: Sequence[int | None], draw: float) -> int | None:
@@ -277,7 +276,8 @@ def upcoming(
         tick = max(opens, now) if passes is None else passes(max(opens, now))
         if tick is None:
             return Upcoming(facts.id, None, reason=UNPLANNED)
-        if not (is_night_late if planned else is_passed)(opens, facts.zone, tick, late):
+        is_over = not planned and is_passed(opens, facts.zone, tick, late)
+        if not is_over and not is_night_late(opens, facts.zone, tick, late):
             return Upcoming(facts.id, opens if tick - opens <= late else tick, day, planned)
         day, opens = _next_hour(facts, tick)
     return Upcoming(facts.id, None, reason=HOUR_PASSED)

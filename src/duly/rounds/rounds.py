@@ -17,6 +17,7 @@ from sqlalchemy import Connection, select
 
 from duly.audit.store import record
 from duly.jobs.host import Host as AnyHost
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, NotFound, brief
 from duly.kernel.localtime import TICK, in_utc, zone
 from duly.kernel.owned import OnePer
@@ -334,10 +335,10 @@ class Groups:
 
     def add(
         self, name: str, zone: str, *, drop_time: str | time | None = None, is_active: bool = True, notifications: bool = True,
-        cooldown: float | timedelta | None = None, tenant: str | None = None, actor: str = "code",
+        cooldown: Duration | None = None, tenant: str | None = None, actor: str = "code",
     ) -> Group:  # fmt: skip
         """Make a group. ``drop_time``: when rounds open, local time; None is the setting. ``cooldown``: from the end of a round until
-        the next may be planned, seconds or a timedelta; None is the setting. Audited as GROUP_CREATED. Raises InvalidArgument."""
+        the next may be planned, seconds, a timedelta, or a text such as 12h; None is the setting. Audited as GROUP_CREATED. Raises InvalidArgument."""
         wanted = _checked(
             name=name,
             zone=zone,
@@ -351,7 +352,7 @@ class Groups:
 
     def set(
         self, group: int | str, *, name: str = _KEEP, zone: str = _KEEP, drop_time: str | time | None = _KEEP, is_active: bool = _KEEP,
-        notifications: bool = _KEEP, cooldown: float | timedelta | None = _KEEP, tenant: str | None = None, actor: str = "code",
+        notifications: bool = _KEEP, cooldown: Duration | None = _KEEP, tenant: str | None = None, actor: str = "code",
         reason: str = "", check: Check[Group] | None = None,
     ) -> Group:  # fmt: skip
         """Change a group; what is not given stays. A round that is not open yet follows its zone and its time, an open one never

@@ -111,7 +111,7 @@ class Policies:
 
 def read_catch_up(value: object) -> CatchUp | timedelta:
     """A catch-up policy from one of its names, a timedelta, or ``within(…)`` with seconds or a span such as 2h inside."""
-    from duly.kernel.recurrence.reading import read_duration
+    from duly.kernel.payload import read_duration
 
     if isinstance(value, str):
         if value in _CATCH_UP:

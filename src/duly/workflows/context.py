@@ -17,10 +17,11 @@ from duly.jobs.enqueue import NewJob
 from duly.jobs.run import LeaseLost
 from duly.jobs.task import FARTHEST, Call, Task
 from duly.kernel.backoff import Backoff
+from duly.kernel.duration import Duration
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError
 from duly.kernel.exception_group import leaves
 from duly.kernel.localtime import in_utc
-from duly.kernel.payload import check_name, check_number, check_whole
+from duly.kernel.payload import check_name, check_whole, read_duration, read_seconds
 from duly.workflows.calling import WITHIN
 from duly.workflows.identity import Fingerprints, of_call, of_values
 from duly.workflows.pending import Note, Operation, Pending, asking, forgotten, in_another_task, verb_of
@@ -156,7 +157,7 @@ class WorkflowContext:
         )  # fmt: skip
 
     def using(
-        self, *, attempts: int | None = None, backoff: Backoff | None = None, timeout: float | None = None,
+        self, *, attempts: int | None = None, backoff: Backoff | None = None, timeout: Duration | None = None,
         compensate: Callable[..., Any] | None = None, name: str | None = None,
     ) -> WorkflowContext:  # fmt: skip
         """Options of the step or child that is asked for next: ``await ctx.using(attempts=3).step(…)``.
@@ -170,7 +171,7 @@ class WorkflowContext:
         if attempts is not None:
             check_whole(attempts, "attempts")
         if timeout is not None:
-            check_number(timeout, "timeout", "a number of seconds, more than 0", 0, above=True)
+            timeout = read_seconds(timeout, "timeout", 0, above=True)
         self._options = _StepOptions(attempts, backoff, timeout, compensate, name)
         return self
 
@@ -225,7 +226,7 @@ class WorkflowContext:
         )
 
     def sleep(
-        self, span: float | timedelta | None = None, *, until: datetime | None = None, name: str = "sleep"
+        self, span: Duration | None = None, *, until: datetime | None = None, name: str = "sleep"
     ) -> Pending[None]:
         """Wait for seconds or a timedelta, or until an aware instant, without a worker."""
         self._take_no_options("a sleep")
@@ -239,7 +240,7 @@ class WorkflowContext:
         self,
         name: str,
         *,
-        timeout: float | timedelta | None = None,
+        timeout: Duration | None = None,
         until: datetime | None = None,
         default: Any = _RAISE,
     ) -> Pending[Any]:
@@ -257,7 +258,7 @@ class WorkflowContext:
         self,
         name: str,
         *,
-        timeout: float | timedelta | None = None,
+        timeout: Duration | None = None,
         until: datetime | None = None,
         default: Any = _RAISE,
     ) -> Pending[Approval]:
@@ -485,17 +486,13 @@ class _StepOptions:
         return Attempts(self.attempts or plain.most, self.backoff or plain.backoff)
 
 
-def _span(value: float | timedelta | None, field: str) -> timedelta | None:
+def _span(value: Duration | None, field: str) -> timedelta | None:
     if value is None:
         return None
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    else:
-        check_number(value, field, "seconds or a timedelta", 0)
-        seconds = float(value)
-    if not 0 <= seconds <= FARTHEST:
+    span = read_duration(value, field)
+    if not 0 <= span.total_seconds() <= FARTHEST:
         raise InvalidArgument(field, f"is {value}; it must be from 0 to a hundred years.")
-    return timedelta(seconds=seconds)
+    return span
 
 
 def _times(span: timedelta | None, until: datetime | None, default: Any = _RAISE) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from pydantic_core import to_jsonable_python
 from duly.jobs.task import FARTHEST
 from duly.kernel.errors import InvalidArgument, PermanentError
 from duly.kernel.localtime import instant_on, local_date, resolve
-from duly.kernel.recurrence.reading import read_duration, read_instant, read_local, read_time
+from duly.kernel.payload import read_duration
+from duly.kernel.recurrence.reading import read_instant, read_local, read_time
 from duly.kernel.source import Source
 from duly.workflows.context import WorkflowContext
 from duly.workflows.document import (

@@ -17,8 +17,8 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from duly.jobs.task import FARTHEST
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import zone
-from duly.kernel.payload import check_name, check_value, check_whole
-from duly.kernel.recurrence.reading import quoted, read_duration, read_instant, read_local, read_time
+from duly.kernel.payload import check_name, check_value, check_whole, read_duration
+from duly.kernel.recurrence.reading import quoted, read_instant, read_local, read_time
 from duly.kernel.source import InvalidDocument, Problem, Reading, Source, Steps, kind_words, path_of, read
 from duly.workflows.document import (
     CONTINUE,

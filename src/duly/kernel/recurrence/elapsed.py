@@ -8,7 +8,8 @@ from typing import Any
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import TICK
-from duly.kernel.recurrence.reading import quoted, read_duration, read_instant, write_instant
+from duly.kernel.payload import read_duration
+from duly.kernel.recurrence.reading import quoted, read_instant, write_instant
 from duly.kernel.recurrence.schedule import LATEST, Recurring, Schedule
 from duly.kernel.recurrence.words import day_words, span_words
 

@@ -32,8 +32,6 @@ _SHOWN = 60
 
 _CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _MOMENT = re.compile(rf"([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})[T ]({_CLOCK.pattern})")
-_UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"([0-9]{1,9})(sec|s|min|m|h|d|w)\s*")
 
 T = TypeVar("T")
 
@@ -272,25 +270,3 @@ def read_instant(value: object, field: str) -> datetime:
 def write_instant(instant: datetime) -> str:
     """An instant in UTC as it is written in JSON."""
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def read_duration(value: object, field: str) -> timedelta:
-    """A duration: a timedelta, a number of seconds, or a text such as ``15m`` or ``1h 30m``."""
-    remedy = "Give seconds, a timedelta, or a text such as 30s, 15m, 1h30m or 2d."
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return timedelta(seconds=value)
-        except (OverflowError, ValueError):  # the second for NaN
-            raise InvalidArgument(field, f"is {quoted(value)} seconds.", remedy) from None
-    seconds, at = 0, 0
-    text = value.strip().lower() if isinstance(value, str) and len(value) <= 100 else ""
-    while found := _SPAN.match(text, at):
-        seconds, at = seconds + int(found[1]) * _UNITS[found[2]], found.end()
-    if not at or at < len(text):
-        raise InvalidArgument(field, f"is {quoted(value)}.", remedy)
-    try:
-        return timedelta(seconds=seconds)
-    except OverflowError:
-        raise InvalidArgument(field, f"is {quoted(value)}, which is too long.", remedy) from None

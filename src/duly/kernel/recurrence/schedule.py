@@ -41,9 +41,9 @@ from duly.kernel.localtime import (
     read_gap,
     zone,
 )
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, read_duration
 from duly.kernel.recurrence.dates import DAY, FIRST_DATE, LAST_DATE
-from duly.kernel.recurrence.reading import Day, quoted, read_date, read_duration
+from duly.kernel.recurrence.reading import Day, quoted, read_date
 from duly.kernel.recurrence.special import special_days
 from duly.kernel.recurrence.words import bounds_words, zone_words
 

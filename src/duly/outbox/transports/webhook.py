@@ -34,8 +34,9 @@ from duly._version import __version__
 from duly.clock import SystemClock
 from duly.kernel.answers import Owner, owner_of
 from duly.kernel.clock import Clock
+from duly.kernel.duration import Duration
 from duly.kernel.errors import DestinationUnavailable, InvalidArgument, PermanentError, Retry, brief
-from duly.kernel.payload import check_number
+from duly.kernel.payload import read_seconds
 from duly.kernel.retry_after import LONGEST, retry_after
 from duly.outbox.message import Message
 from duly.outbox.transports.addresses import Guard, Resolve, resolve
@@ -67,10 +68,10 @@ class WebhookTransport:
 
     def __init__(
         self, urls: str | Mapping[str, str] | Callable[[Message], str | None], *, secret: Secrets | Mapping[str, Secrets] | None = None,
-        timeout: float = 10.0, source: str = "/duly/outbox", type: str = "duly.message", allow_http: bool = False,
+        timeout: Duration = 10.0, source: str = "/duly/outbox", type: str = "duly.message", allow_http: bool = False,
         allow_private: bool = False, verify: ssl.SSLContext | None = None, clock: Clock | None = None, resolve: Resolve = resolve,
     ) -> None:  # fmt: skip
-        check_number(timeout, "timeout", "a number of seconds up to 600", 0, 600.000001, above=True)
+        timeout = read_seconds(timeout, "timeout", 0, 600, above=True)
         if not source or not type:
             raise InvalidArgument("source" if not source else "type", "is empty.")
         self._urls, self._timeout, self._source, self._type = urls, float(timeout), source, type

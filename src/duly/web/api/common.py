@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from starlette.convertors import Convertor, register_url_convertor
 
 from duly.accounts.account import Forbidden, Identity
+from duly.kernel.duration import REMEDY, parse_duration
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.kernel.payload import MOST_ID, check_name, check_text
 from duly.kernel.recurrence.reading import read_instant
@@ -54,6 +55,12 @@ Instant = Annotated[
         lambda value: value.astimezone(UTC).isoformat().replace("+00:00", "Z"), return_type=str, when_used="json"
     ),
 ]
+#: A duration that is given, in seconds: a number of them, or a text such as ``5m``.
+SecondsIn = Annotated[
+    float,
+    BeforeValidator(lambda value: _seconds(value)),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string"}], "description": "Seconds, or a text such as 5m, 1h30m or PT5M."}),
+]  # fmt: skip
 #: Text that a database can store.
 Words = Annotated[str, AfterValidator(lambda value: check_text(value, "text"))]
 Name = Annotated[Words, Field(min_length=1, max_length=200)]
@@ -207,6 +214,13 @@ def number_or_name(text: str) -> Any:
 def name_in(value: str, field: str) -> str:
     check_name(value, field)
     return value
+
+
+def _seconds(value: object) -> float:
+    try:
+        return parse_duration(value).total_seconds()
+    except ValueError:
+        raise ValueError(f"is no duration. {REMEDY}") from None
 
 
 def _instant(value: object) -> datetime:

@@ -31,6 +31,7 @@ from duly.web.api.common import (
     InstantIn,
     Limit,
     Name,
+    SecondsIn,
     Strict,
     TenantIn,
     Words,
@@ -120,7 +121,9 @@ class JobIn(Strict):
     key: Words | None = Field(None, min_length=1, max_length=500, description="At most one job per tenant, queue and key.")  # fmt: skip
     priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="Higher runs first.")
     run_at: InstantIn | None = Field(None, description="Not before this instant.")
-    run_in: float | None = Field(None, ge=0, le=3.2e9, description="Not before so many seconds from now.")
+    run_in: SecondsIn | None = Field(
+        None, ge=0, le=3.2e9, description="Not before so long from now: seconds, or a text such as 5m."
+    )
     max_attempts: int | None = Field(None, ge=1, le=2**31 - 1)
     concurrency_key: Words | None = Field(None, min_length=1, max_length=500)
     tenant: Name | None = Field(None, description="Whose it is; who belongs to a tenant makes jobs of that one.")

@@ -36,6 +36,7 @@ from duly.web.api.common import (
     Name,
     Named,
     Reason,
+    SecondsIn,
     Strict,
     behind,
     check_tag,
@@ -103,7 +104,7 @@ class QueuePage(BaseModel):
 
 class RateIn(Strict):
     count: int = Field(ge=1, le=2**31 - 1)
-    seconds: float = Field(gt=0, le=LONGEST_WINDOW)
+    seconds: SecondsIn = Field(gt=0, le=LONGEST_WINDOW)
 
 
 class LimitsIn(Strict):

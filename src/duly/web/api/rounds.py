@@ -32,6 +32,7 @@ from duly.web.api.common import (
     Limit,
     Name,
     Reason,
+    SecondsIn,
     Strict,
     TenantIn,
     Words,
@@ -60,7 +61,7 @@ Kind = Literal["plan", "open", "close"]
 Status = Literal["scheduled", "open", "closed"]
 Channel = Literal["email", "webhook", "log"]
 DropTime = Annotated[Words, Field(max_length=20, description="Local time, such as 18:00; null for the setting's.")]
-Cooldown = Annotated[float, Field(ge=0, le=3.2e8, description="Seconds from the end of a round until the next; null for the setting's.")]  # fmt: skip
+Cooldown = Annotated[SecondsIn, Field(ge=0, le=3.2e8, description="Seconds from the end of a round until the next; null for the setting's.")]  # fmt: skip
 Text = Annotated[Words, Field(min_length=1, max_length=10_000)]
 
 

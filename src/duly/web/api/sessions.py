@@ -24,6 +24,7 @@ from duly.web.api.common import (
     Ident,
     Limit,
     Name,
+    SecondsIn,
     Strict,
     TenantIn,
     Words,
@@ -63,7 +64,9 @@ MOST_SHOWN = 10_000
 
 
 class PauseIn(Act):
-    span: float | None = Field(None, gt=0, le=3.2e8, description="Not before so many seconds from now.")
+    span: SecondsIn | None = Field(
+        None, gt=0, le=3.2e8, description="Not before so long from now: seconds, or a text such as 5m."
+    )
     now: bool = Field(
         False, description="Cancel a call of an async tool that is under way instead of letting it finish."
     )

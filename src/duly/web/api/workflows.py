@@ -28,6 +28,7 @@ from duly.web.api.common import (
     Limit,
     Name,
     Reason,
+    SecondsIn,
     Strict,
     TenantIn,
     Words,
@@ -139,7 +140,9 @@ class StartIn(Strict):
     key: Words | None = Field(None, min_length=1, max_length=500, description="At most one run per tenant, queue and key.")  # fmt: skip
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     run_at: InstantIn | None = Field(None, description="Not before this instant.")
-    run_in: float | None = Field(None, ge=0, le=3.2e9, description="Not before so many seconds from now.")
+    run_in: SecondsIn | None = Field(
+        None, ge=0, le=3.2e9, description="Not before so long from now: seconds, or a text such as 5m."
+    )
     tenant: Name | None = None
 
 

@@ -10,8 +10,8 @@ from duly.accounts.account import Identity, Role
 from duly.audit.read import TrailFilter, find, tail
 from duly.audit.seal import verify
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_text
-from duly.kernel.recurrence.reading import read_duration, read_instant
+from duly.kernel.payload import check_text, read_duration
+from duly.kernel.recurrence.reading import read_instant
 from duly.web.api.common import Cursor, below, page, whose
 from duly.web.dashboard.desk import Act, Desk, acts, query, sees
 from duly.web.dashboard.words import plural

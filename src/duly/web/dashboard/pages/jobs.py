@@ -23,8 +23,8 @@ from duly.jobs.job import Job, Status
 from duly.jobs.look import Found, Tally
 from duly.jobs.survey import standing
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_text
-from duly.kernel.recurrence.reading import read_duration, read_instant
+from duly.kernel.payload import check_text, read_duration
+from duly.kernel.recurrence.reading import read_instant
 from duly.web.api.common import below, whose
 from duly.web.api.common import cursor as going_on
 from duly.web.bulk import MOST_JOBS

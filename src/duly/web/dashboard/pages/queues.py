@@ -17,8 +17,7 @@ from duly.jobs.ask import WORKER_GONE
 from duly.jobs.queues import QueueSettings
 from duly.jobs.survey import Depth, depths
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name
-from duly.kernel.recurrence.reading import read_duration
+from duly.kernel.payload import check_name, read_duration
 from duly.monitoring.examine import gate_facts
 from duly.web.api.common import whose
 from duly.web.dashboard.desk import Act, Desk, acts, sees

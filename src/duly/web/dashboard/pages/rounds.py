@@ -17,8 +17,7 @@ from sqlalchemy import Connection
 from duly.accounts.account import Identity, Role
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import zone
-from duly.kernel.payload import check_text
-from duly.kernel.recurrence.reading import read_duration
+from duly.kernel.payload import check_text, read_duration
 from duly.rounds import read
 from duly.rounds.group import Channel, Group, read_drop_time
 from duly.rounds.plan import HOUR_PASSED, INACTIVE, NO_ELIGIBLE_PROMPT, UNPLANNED, Upcoming
