@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 from duly.kernel.errors import InvalidArgument, UsageError
@@ -34,6 +34,8 @@ MOST_EVENTS = 5_000
 MOST_SERIES = 500
 #: What all events together may unfold into.
 MOST_OCCURRENCES = MOST_DATES
+#: What the library goes through, from the beginning of each series to the horizon: a daily series since 1970 has 20,000 dates.
+MOST_STEPS = 1_000_000
 #: Different times of day in one file, each a window of its own.
 MOST_GROUPS = 200
 HORIZON, LONGEST = timedelta(days=400), timedelta(days=3_660)
@@ -43,8 +45,8 @@ _DAY = timedelta(days=1)
 #: of the horizon is left out here.
 _AROUND = timedelta(days=2)
 _DURATION = re.compile(r"\+?P(?:(\d+)W)?(?:(\d+)D)?(?:T.*)?")
-#: Where an event keeps its length while it is unfolded; its occurrences are copies of it.
-_LENGTH = "X-DULY-LENGTH"
+#: Where an event keeps its length and its UID while it is unfolded; its occurrences are copies of it.
+_LENGTH, _UID = "X-DULY-LENGTH", "X-DULY-UID"
 _LINE = re.compile(r"[A-Za-z0-9-]+(?:;[^:;=]+=(?:\"[^\"]*\"|[^\":;]*)(?:,(?:\"[^\"]*\"|[^\":;,]*))*)*:.*", re.DOTALL)
 
 
@@ -136,8 +138,14 @@ def read_ical(
             event[_LENGTH] = _length(event, next(lengths, ""), called, default)
         if sum(1 for event in found if "RRULE" in event) > MOST_SERIES:
             raise InvalidArgument(file, f"has more than {MOST_SERIES} recurring events.", "Import a part of it.")
+        _check_steps(found, ends, file)
+        excluded = _take_out(calendar, found, lines, file, default)
         for event in _unfolded(calendar, begins - _AROUND, ends + _AROUND, file):
             called = _called(event, lines, file)
+            if excluded.get(str(event.get("UID", "")), _NOTHING).has(
+                event.start, _zone_of(event.start, called, default)
+            ):
+                continue
             span = _span(event, called, default)
             if not span.is_within(begins, ends):
                 continue
@@ -243,7 +251,7 @@ def _parsed(text: str, file: str) -> list[Any]:
 
 
 def _called(event: Any, lines: dict[str, int], file: str) -> str:
-    uid, summary = str(event.get("UID", "")).strip(), str(event.get("SUMMARY", "")).strip()
+    uid, summary = str(event.get(_UID, event.get("UID", ""))).strip(), str(event.get("SUMMARY", "")).strip()
     line = f", line {lines[uid]}" if uid in lines else ""
     return f"{file}{line}, event {quoted(summary or uid)}"
 
@@ -277,6 +285,108 @@ def _check(event: Any, called: str, default: str | None) -> None:
             RRule(rule.to_ical().decode(), start=start, tz=tz)
         except InvalidArgument as error:
             raise InvalidArgument(called, f"has a rule that cannot be used: {error.problem}", error.remedy) from None
+
+
+#: How many days lie between two turns of a rule, at least.
+_TURN = {"DAILY": 1, "WEEKLY": 7, "MONTHLY": 28, "YEARLY": 365}
+
+
+def _check_steps(events: Iterable[Any], ends: datetime, file: str) -> None:
+    """Refuse what would be gone through for minutes, before any of it is."""
+    steps = 0.0
+    for event in events:
+        rules = event.get("RRULE", ())
+        for rule in rules if isinstance(rules, list | tuple) else [rules]:
+            begins = event["DTSTART"].dt
+            days = max(0, (ends.date() - (begins.date() if isinstance(begins, datetime) else begins)).days)
+            turns = (
+                days
+                / _TURN.get(str(rule.get("FREQ", ["DAILY"])[0]).upper(), 1)
+                / max(1, int(rule.get("INTERVAL", [1])[0]))
+            )
+            for part in ("BYHOUR", "BYMINUTE", "BYSECOND", "BYDAY", "BYMONTHDAY"):
+                turns *= max(1, len(rule.get(part, ())))
+            steps += min([turns, *(int(count) for count in rule.get("COUNT", ()))])
+    if steps > MOST_STEPS:
+        remedy = "Begin the series later (DTSTART), or import a part of the file."
+        raise InvalidArgument(file, f"has series with more than {MOST_STEPS:,} dates from their beginning on.", remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Excluded:
+    """The occurrences of a series that are not: by EXDATE, or because another event stands for them."""
+
+    instants: frozenset[datetime]
+    #: Whole days, by the clock of the series (C026).
+    days: frozenset[date]
+
+    def has(self, begins: Any, tz: str) -> bool:
+        if not isinstance(begins, datetime):
+            return begins in self.days or _instant(datetime.combine(begins, time()), tz) in self.instants
+        return begins.date() in self.days or _instant(begins, tz) in self.instants
+
+
+_NOTHING = _Excluded(frozenset(), frozenset())
+
+
+def _take_out(
+    calendar: Any, events: Iterable[Any], lines: dict[str, int], file: str, default: str | None
+) -> dict[str, _Excluded]:
+    """Take exceptions and moved instances out of series, and say what they stand for, by UID.
+
+    The library that unfolds series compares them by what the clock shows in UTC *or* in their zone, so that of three times a day the
+    one an hour before went with the one that was meant. Here an exception is an instant, or a day where it is written as one.
+    """
+    instants, days = dict[str, set[datetime]](), dict[str, set[date]]()
+    moved: dict[tuple[str, datetime | date], Any] = {}
+    series = {str(event.get("UID", "")): event for event in events if "RECURRENCE-ID" not in event}
+    for event in events:
+        uid, called = str(event.get("UID", "")), _called(event, lines, file)
+        out, whole = instants.setdefault(uid, set()), days.setdefault(uid, set())
+        # what is written without a zone goes by the clock of the series
+        master = series.get(uid, event)["DTSTART"].dt
+        exceptions = event.pop("EXDATE", ())
+        for one in exceptions if isinstance(exceptions, list) else [exceptions]:
+            for each in getattr(one, "dts", ()):
+                _exclude(each.dt, master, called, default, out, whole)
+        if "RECURRENCE-ID" not in event:
+            continue
+        which = event["RECURRENCE-ID"]
+        if str(which.params.get("RANGE", "")).upper() == "THISANDFUTURE":
+            continue  # the library shifts what follows
+        if which.params.get("RANGE"):
+            problem = f"has RANGE={which.params['RANGE']}, which is not understood."
+            raise InvalidArgument(called, problem, "Split the series in your calendar, and export it again.")
+        if uid not in series:
+            continue
+        known = _exclude(which.dt, master, called, default, out, whole)
+        older = moved.get((uid, known))
+        if older is not None:
+            newer = event if int(event.get("SEQUENCE", 0)) >= int(older.get("SEQUENCE", 0)) else older
+            calendar.subcomponents.remove(older if newer is event else event)
+            moved[uid, known] = newer
+        else:
+            moved[uid, known] = event
+    for number, ((uid, _), event) in enumerate(moved.items()):
+        event.pop("RECURRENCE-ID")
+        event[_UID] = uid
+        event["UID"] = f"{uid}#{number}"
+    return {uid: _Excluded(frozenset(instants[uid]), frozenset(days[uid])) for uid in instants}
+
+
+def _exclude(
+    at: Any, master: Any, called: str, default: str | None, instants: set[datetime], days: set[date]
+) -> datetime | date:
+    """Note what an exception names. Returns it."""
+    if not isinstance(at, datetime):
+        days.add(at)
+        return cast(date, at)
+    if not isinstance(master, datetime):
+        days.add(at.date())
+        return at.date()
+    instant = _instant(at, _zone_of(at if at.tzinfo is not None else master, called, default))
+    instants.add(instant)
+    return instant
 
 
 def _unfolded(calendar: Any, begins: datetime, ends: datetime, file: str) -> Iterable[Any]:
