@@ -34,7 +34,7 @@ Messages are sentences that say what to do next; the data stands on the error, s
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from duly.kernel.duration import REMEDY, Duration, parse_duration
