@@ -392,7 +392,7 @@ class GroupChange(TypedDict):
     name: NotRequired[str | None]
     zone: NotRequired[str | None]
     drop_time: NotRequired[str | None]
-    cooldown: NotRequired[float | None]
+    cooldown: NotRequired[float | str | None]
     is_active: NotRequired[bool | None]
     notifications: NotRequired[bool | None]
 
@@ -401,7 +401,7 @@ class GroupIn(TypedDict):
     name: str
     zone: str
     drop_time: NotRequired[str | None]
-    cooldown: NotRequired[float | None]
+    cooldown: NotRequired[float | str | None]
     is_active: NotRequired[bool]
     notifications: NotRequired[bool]
 
@@ -563,7 +563,7 @@ class JobsJobIn(TypedDict):
     key: NotRequired[str | None]
     priority: NotRequired[int | None]
     run_at: NotRequired[str | None]
-    run_in: NotRequired[float | None]
+    run_in: NotRequired[float | str | None]
     max_attempts: NotRequired[int | None]
     concurrency_key: NotRequired[str | None]
     tenant: NotRequired[str | None]
@@ -871,7 +871,7 @@ class ParkIn(TypedDict):
 
 class PauseIn(TypedDict):
     reason: NotRequired[str]
-    span: NotRequired[float | None]
+    span: NotRequired[float | str | None]
     now: NotRequired[bool]
 
 
@@ -1076,7 +1076,7 @@ class Rate(TypedDict):
 
 class RateIn(TypedDict):
     count: int
-    seconds: float
+    seconds: float | str
 
 
 class Received(TypedDict):
@@ -1386,7 +1386,7 @@ class StartIn(TypedDict):
     key: NotRequired[str | None]
     priority: NotRequired[int | None]
     run_at: NotRequired[str | None]
-    run_in: NotRequired[float | None]
+    run_in: NotRequired[float | str | None]
     tenant: NotRequired[str | None]
 
 
