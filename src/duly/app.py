@@ -345,6 +345,8 @@ class Duly:
         return encode_plain(dict(input), "input", self.settings.max_payload)
 
     def _of_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], o: Options) -> NewJob:
+        if task.check is not None:
+            task.check(arguments)
         text = task.codec.encode(arguments, self.settings.max_payload)
         return self._new(task.name, task.queue, text, task.priority, task.max_attempts, o)
 

@@ -54,10 +54,25 @@ def test_the_sender_is_the_field_from(app: Duly, tmp_path: Path) -> None:
     assert senders == {"Shop <shop@example.com>", "Bill <bill@example.com>"}
 
 
+@ON_ONE
+def test_a_message_to_no_one_is_refused_where_the_task_is_known_and_fails_at_once_elsewhere(
+    make: Make, db_url: str
+) -> None:
+    # T003-d; FAULTS_2 F18
+    app = make()
+    with pytest.raises(InvalidArgument, match="no recipient"):
+        put(app, to=None)
+    other = Duly(db_url)  # a program that only makes jobs
+    ident = other.enqueue("EMAIL_SEND", {"subject": "Hi", "text": "x"}, queue="mail").job.id
+    other.close()
+    drain(app)
+    job = app.jobs.get(ident)
+    assert (job.status, job.attempts, message_of(job)) == (Status.FAILED, 1, "to: is missing: there is no recipient.")
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"to": None}, "to:"),
         ({"text": None}, "text:"),
         ({"subject": None}, "subject:"),
         ({"to": "nobody"}, "to:"),

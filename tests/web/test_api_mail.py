@@ -67,3 +67,11 @@ def test_the_list_is_kept_over_rest_by_the_tenant_it_belongs_to(app: Duly, clien
     assert mine.post(f"{PATH}/suppressions/remove", json=given).json() == {"changed": True}
     problem(mine.post(f"{PATH}/suppressions", json={"address": "no address"}), 422)
     assert "cy@" not in json.dumps([dict(r._mapping) for r in app.db.read(lambda c: c.exec_driver_sql("SELECT entity_id, meta FROM audit_log").all())])  # fmt: skip
+
+
+def test_a_message_to_no_one_is_refused_before_its_job_is_made(app: Duly, client: Client) -> None:
+    # FAULTS_2 F18
+    given = {"task": "EMAIL_SEND", "input": {"subject": "Hi", "text": "x"}}
+    assert "no recipient" in problem(client("operator").post("/api/v1/jobs", json=given), 422)["detail"]
+    given["input"]["bcc"] = "bob@example.org"  # type: ignore[index]
+    assert client("operator").post("/api/v1/jobs", json=given).status_code == 201

@@ -141,6 +141,8 @@ class Task(Generic[P, R]):
     audit_action: str | None = None
     #: With "fail" or "ignore", a job whose handler is done waits for the children it enqueued.
     wait_for_children: Literal["fail", "ignore"] | None = None
+    #: Looks at the arguments of a single call before its job is made, and raises InvalidArgument.
+    check: Callable[[Mapping[str, Any]], None] | None = field(default=None, repr=False, compare=False)
     app: Queueing | None = field(default=None, repr=False, compare=False)
     codec: Codec = field(init=False, repr=False, compare=False)
     #: Parameter name → what the worker hands in: "job" or "session".

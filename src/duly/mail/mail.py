@@ -25,7 +25,7 @@ from duly.mail import providers
 from duly.mail.bounces import Bounces
 from duly.mail.handler import SENT, SWEEP, Sending, pause
 from duly.mail.host import Host
-from duly.mail.message import read_letter, read_recipients
+from duly.mail.message import check_addressed, read_letter, read_recipients
 from duly.mail.plan import Standing, State, standing
 from duly.mail.providers.base import ChecksSize, Provider
 from duly.mail.store import MailStore
@@ -98,7 +98,9 @@ class Mail:
             }  # fmt: skip
             return await self._run(context, {n: v for n, v in given.items() if v is not None} | more)
 
-        self._app.task(EMAIL_SEND, queue=QUEUE, audit_action=EMAIL_SENT, **self._options)(email_send)
+        self._app.task(EMAIL_SEND, queue=QUEUE, audit_action=EMAIL_SENT, check=check_addressed, **self._options)(
+            email_send
+        )
 
     async def _run(self, context: Context, given: Mapping[str, Any]) -> dict[str, Any]:
         app, db = self._app, self._app.engine.db

@@ -130,8 +130,7 @@ def read_letter(given: Mapping[str, Any], *, sender: str, most: int) -> Letter:
     """
     check_fields(given)
     to, cc, bcc = (_mailboxes(given.get(name), name) for name in ("to", "cc", "bcc"))
-    if not (to or cc or bcc):
-        raise InvalidArgument("to", "is missing: there is no recipient.")
+    check_addressed({"to": to, "cc": cc, "bcc": bcc})
     text, html = (_body(given.get(name), name) for name in ("text", "html"))
     if text is None and html is None:
         raise InvalidArgument("text", "is missing, and so are html and template: there is nothing to send.")
@@ -145,6 +144,12 @@ def read_recipients(given: Mapping[str, Any]) -> frozenset[str]:
     """The normalised addresses of everybody whom the fields name. Raises InvalidArgument."""
     found = (mailbox for name in ("to", "cc", "bcc") for mailbox in _mailboxes(given.get(name), name))
     return frozenset(mailbox.normalised for mailbox in found)
+
+
+def check_addressed(given: Mapping[str, Any]) -> None:
+    """Refuse a message to no one, also before its job is made. Raises InvalidArgument."""
+    if not any(given.get(name) for name in ("to", "cc", "bcc")):
+        raise InvalidArgument("to", "is missing: there is no recipient.")
 
 
 def check_fields(given: Mapping[str, Any]) -> None:

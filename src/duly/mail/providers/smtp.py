@@ -118,7 +118,9 @@ class SmtpProvider:
                 ) from None  # fmt: skip
             owner = Owner.NETWORK if step == "connect" else Owner.SERVER
             raise undelivered(
-                Kind.AWAY, f"no connection to the mail server: {type(error).__name__}", owner=owner
+                Kind.AWAY,
+                f"no connection to the mail server {self._host}:{self._port}: {type(error.__cause__ or error).__name__}",
+                owner=owner,
             ) from None
         except aiosmtplib.SMTPException as error:  # no way to log in that both know
             client.close()
