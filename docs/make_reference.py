@@ -130,6 +130,7 @@ MEANINGS = {
     "ig_first_comment_error": "A first comment could not be made, or failed for good. `job`: its job, or its parent's where it has none. The parent stands as it is.",
     "workflow_unknown": "A run waits for a worker that knows its workflow, in the version that it began with: this one does not. It is left to others, and looked at again soon, then less and less often.",
     "workflow_ahead": "A run was taken further by newer code than this worker has: its history holds a guard (`ctx.patched`) or a kind of step that is not known here. It is left to others, and looked at again soon, then less and less often.",
+    "workflow_history_long": "A run of a workflow has as many steps on record as `workflow_steps_warn` says: each turn goes through all of them. `most` is where it fails. Let the workflow begin anew with `ctx.continue_as_new`. Emitted once for each run.",
     "workflow_answer_waits": "A step was done, and what came of it could not be recorded because the database does not answer. The worker tries again for as long as a lease lasts, and remembers it afterwards.",
     "workflow_changed": "A document of a workflow has another text than before under the same version. New runs take the new text; those that have begun keep theirs. Told once for each version.",
     "workflows_woken": "Runs had slept through their news, after a crash in between; housekeeping has woken `count` of them.",

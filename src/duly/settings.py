@@ -62,6 +62,18 @@ class Settings:
     )
     max_attempts: int = _setting(4, "attempts", "How often a job may run in all: 3 retries are 4 attempts.", low=1)
     max_payload: int = _setting(262_144, "bytes", "The largest input or output of a job, encoded.", low=256)
+    workflow_steps_warn: int = _setting(
+        2_000,
+        "",
+        "A run of a workflow with this many steps is named in an event and on its page: each turn goes through all of them.",
+        low=1,
+    )
+    workflow_steps_max: int = _setting(
+        50_000,
+        "",
+        "The most steps of one run. Beyond that it fails, and is undone: a loop that never ends uses ctx.continue_as_new.",
+        low=1,
+    )
     retention: float = _setting(
         14 * 86_400.0,
         "s",

@@ -105,6 +105,21 @@ def test_runs_are_replayed_forked_and_cancelled(operator: TestClient, app: Duly,
         problem(operator.post(f"{RUNS}/999/{act}"), 404)
 
 
+def test_a_run_is_cancelled_with_undo_and_says_before_and_after_what_stays(
+    operator: TestClient, app: Duly
+) -> None:  # C044
+    run = start(operator)
+    settle(app)
+    seen = operator.get(f"{RUNS}/{run}").json()
+    assert seen["stays"] == list(app.workflows.standing(run)) != []
+    assert seen["steps_limit"] == app.settings.workflow_steps_max
+    assert operator.post(f"{RUNS}/{run}/cancel", json={"undo": True, "reason": "wrong"}).json()["state"] == "queued"
+    settle(app)
+    ended = operator.get(f"{RUNS}/{run}").json()
+    assert ended["state"] == "cancelled"
+    assert f"What stays: {', '.join(seen['stays'])}" in ended["error"]["message"]
+
+
 def test_what_is_wrong_with_a_start_is_named(operator: TestClient) -> None:
     for given, field in (
         ({"workflow": "order"}, "number"), ({"workflow": ""}, "workflow"), ({"workflow": "order", "input": []}, "input"),

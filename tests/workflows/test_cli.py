@@ -207,10 +207,22 @@ def test_a_person_says_no_and_a_run_is_cancelled(run: Run, app: Duly) -> None:
         ok(run("signal", ident, "confirmed", "-", input="[1]"))
     drain(app)
     assert ok(run("approve", first, "budget", "--no", "--reason", "no")).startswith("Rejected by cli:")
-    assert ok(run("cancel", second, "--reason", "gone")) == f"Run {second} of workflow onboarding is cancelled.\n"
+    stays = ", ".join(app.workflows.standing(int(second)))
+    assert ok(run("cancel", second, "--reason", "gone")) == (
+        f"Run {second} of workflow onboarding is cancelled.\nDone and not undone: {stays}.\n"
+    )
     assert run("cancel", second).code == 1
     assert actions(app, first)[-1][0] == "WORKFLOW_REJECTED"
     assert actions(app, second)[-1][0] == "WORKFLOW_CANCELLED"
+
+
+def test_a_run_that_is_cancelled_with_undo_is_undone_by_a_worker(run: Run, app: Duly) -> None:  # C044
+    ident = started(run, app)
+    said = ok(run("cancel", ident, "--undo", "--reason", "gone"))
+    assert said == f"Run {ident} of workflow onboarding is undone by a worker, and then cancelled.\n"
+    drain(app)
+    said = ok(run("show", ident))
+    assert "state      cancelled" in said and "What stays:" in said and ": gone. Undone:" in said
 
 
 def test_what_belongs_to_another_tenant_is_not_there(run: Run, app: Duly) -> None:

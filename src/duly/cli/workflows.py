@@ -124,6 +124,12 @@ def show_(run: int, mermaid: bool, last: int, tenant: str | None) -> None:
     if not steps:
         show.say("\nNothing is on record yet." if found.finished_at is None else "\nIt ended without a step.")
         return
+    settings = door._app.settings
+    if len(steps) >= settings.workflow_steps_warn and found.finished_at is None:
+        show.say(
+            f"\nThis run has {len(steps):,} steps on record; it may have {settings.workflow_steps_max:,}. Each turn goes through all of them: let the "
+            "workflow begin anew with ctx.continue_as_new."
+        )
     shown = steps[-last:]
     if len(shown) < len(steps):
         show.say(f"\nThe last {last} of {show.count(len(steps), 'step')}; --last shows more.")
@@ -355,12 +361,25 @@ def fork(run: int, since: int | str | None, reason: str, tenant: str | None) -> 
 
 @workflows.command()
 @click.argument("run", type=ID)
+@click.option("--undo", is_flag=True, help="Undo what the run has done first, the last step first (compensate).")
 @_reason
 @_tenant
-def cancel(run: int, reason: str, tenant: str | None) -> None:
-    """Cancel a run and everything below it. Nothing is undone."""
-    found = _door().cancel(run, reason=reason, tenant=tenant, actor=actor())
-    _tell(found, "is cancelled" if found.state == "cancelled" else "is asked to stop")
+def cancel(run: int, undo: bool, reason: str, tenant: str | None) -> None:
+    """Cancel a run and everything below it.
+
+    Without --undo nothing is undone, and the steps that stay are printed. With --undo a worker undoes what the run has done; a step that runs
+    now is finished first. Then the run ends as cancelled, and its error names what stays.
+    """
+    door = _door()
+    found = door.cancel(run, undo=undo, reason=reason, tenant=tenant, actor=actor())
+    if found.state == "cancelled":
+        _tell(found, "is cancelled")
+    else:
+        _tell(found, "is undone by a worker, and then cancelled" if undo else "is asked to stop")
+    stays = door.standing(run, tenant)
+    if stays and not undo and not state().json:
+        more = f" and {len(stays) - 20} more" if len(stays) > 20 else ""
+        show.say(f"Done and not undone: {', '.join(stays[:20])}{more}.")
 
 
 def _tell(run: Run, said: str) -> None:

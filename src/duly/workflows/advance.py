@@ -44,15 +44,29 @@ from duly.kernel.errors import (
 from duly.kernel.exception_group import decisive
 from duly.storage.types import Encoded
 from duly.workflows.calling import within
-from duly.workflows.context import Interrupted, Suspended, Wanted, WorkflowContext
-from duly.workflows.plan import Facts, check_all_asked_for, cut_short, failed_attempt, left_behind, look, wakes
-from duly.workflows.step import LIFECYCLE, Kind, Status, Step
+from duly.workflows.context import CalledOff, Interrupted, Renewed, Suspended, Wanted, WorkflowContext
+from duly.workflows.plan import (
+    Facts,
+    called_off,
+    check_all_asked_for,
+    cut_short,
+    failed_attempt,
+    left_behind,
+    look,
+    standing,
+    wakes,
+)
+from duly.workflows.step import CONTINUED, LIFECYCLE, Kind, Status, Step
 from duly.workflows.store import Kept, WorkflowStore, needs
 from duly.workflows.values import DONE, UnstorableResult, calling, check_done, check_step, encoded
 
 
 class WorkflowFailed(PermanentError):
     """A run ended in failure, and what was to be undone was."""
+
+
+class TooLong(PermanentError):
+    """A run has more steps on record than the settings allow."""
 
 
 class _Stop(BaseException):
@@ -63,6 +77,10 @@ class _Stop(BaseException):
 ACTOR = "workflow"
 #: Makes the job of a child: (context, what is to run, its arguments).
 Preparing = Callable[[WorkflowContext, Any, tuple[Any, ...], dict[str, Any]], NewJob]
+
+
+#: Makes the new beginning of a run: (context, the arguments of its workflow).
+Renewing = Callable[[WorkflowContext, tuple[Any, ...], dict[str, Any]], Renewed]
 
 
 class Memory:
@@ -119,17 +137,22 @@ class Unrecorded:
 class Advance:
     """One turn of a run: from the claim of its job to where it ends or waits."""
 
-    def __init__(self, engine: Engine, store: WorkflowStore, prepare: Preparing, memory: Memory) -> None:
+    def __init__(
+        self, engine: Engine, store: WorkflowStore, prepare: Preparing, anew: Renewing, memory: Memory
+    ) -> None:
         run = CURRENT.get()
         assert isinstance(run, JobRun), "a run is a job of a worker"
         self.job = run
         self.engine, self.db, self.store, self.prepare, self.memory = engine, engine.db, store, prepare, memory
+        self._anew = anew
         self.history: dict[int, Step] = {}
         #: When the turn began, by the clock that statements compare with.
         self.now: datetime
         self._news = 0
         self._risen, self._mark = False, ""
         self._failing = False
+        #: Is the run being undone, and has an operator called it off since this turn began?
+        self._undoing, self._called_off = False, False
         #: When the run was last put down.
         self._since: datetime | None = None
 
@@ -146,6 +169,10 @@ class Advance:
                 return await self._turn(kept, code, arguments())
             except Interrupted as interrupted:
                 raise interrupted.cause from None
+            except CalledOff:
+                continue  # what it has done is undone now
+            except Renewed as renewed:
+                raise Settled(await self._write(partial(self._renew, kept=kept, renewed=renewed))) from None
             except Suspended as suspended:
                 settlement = await self.db.arun(self.db.write, partial(self._put_down, waiting=suspended.waiting))
                 if settlement is not None:
@@ -154,11 +181,13 @@ class Advance:
 
     async def _turn(self, kept: Kept, code: Callable[..., Any], arguments: Arguments) -> Any:
         assert kept.version is not None
+        self._undoing, self._called_off = kept.failing is not None, False
         ctx = WorkflowContext(self, kept.id, kept.tenant, kept.workflow, kept.version, self.history)
         if kept.failing is not None and not kept.failing.get("over"):
             await self._go_back(ctx, code, arguments, kept.failing)
         elif kept.failing is not None:  # of an end that an operator has had go on again as a job
             await self._write(lambda c: self.store.set_failing(c, kept.id, None))
+            self._undoing = False
         try:
             answer = await code(ctx, *arguments.args, **arguments.kwargs)
             if ctx._over is not None:  # the code has swallowed it
@@ -186,6 +215,7 @@ class Advance:
             # a replay does anew what has ended the run
             failing |= {"steps": ctx._blamed(error), "over": not ctx._undo}
             if ctx._undo or failing["steps"]:
+                self._undoing = True
                 await self._write(lambda c: self.store.set_failing(c, kept.id, failing))
             if not ctx._undo:
                 raise WorkflowFailed(_in_words(failing)) from error
@@ -245,7 +275,9 @@ class Advance:
 
     def _hold(self, connection: Connection) -> None:
         """In a transaction that writes: hold the run, or raise LeaseLost."""
-        self.store.fence(connection, self.job.claimed)
+        called_off = self.store.fence(connection, self.job.claimed)
+        if called_off and not self._undoing:
+            self._called_off = True
         if not self._risen:
             self.store.rise(connection, self.job.claimed.id)
 
@@ -316,6 +348,27 @@ class Advance:
             raise LeaseLost(f"run {claimed.id} belongs to another worker by now")
         return settlement
 
+    def renewed(self, ctx: WorkflowContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Renewed:
+        """The new beginning that the code asks for. Raises InvalidArgument, InvalidPayload for an input that does not fit."""
+        if self._failing:
+            raise _Stop
+        return self._anew(ctx, args, kwargs)
+
+    def _renew(self, connection: Connection, kept: Kept, renewed: Renewed) -> Settlement:
+        """Forget what is on record, and settle the job so that the run begins anew."""
+        claimed = self.job.claimed
+        count = self.store.renew(
+            connection, claimed.id, renewed.input, kept.workflow, renewed.version, renewed.definition
+        )
+        self.store.audit(connection, claimed.id, claimed.tenant, ACTOR, CONTINUED, workflow=kept.workflow, steps=count)
+        settlement = Settlement(
+            claimed.id, claimed.token, "snooze", JobStatus.QUEUED, counted=False, afresh=True, parent_id=claimed.parent_id,
+            key_scope=claimed.key_scope,
+        )  # fmt: skip
+        if not self.store.jobs.settle(connection, [settlement], ACTOR):
+            raise LeaseLost(f"run {claimed.id} belongs to another worker by now")
+        return settlement
+
     # ------------------------------------------------------------------ what the code asks for
 
     def knows_guard(self, ctx: WorkflowContext, name: str) -> None:
@@ -325,9 +378,10 @@ class Advance:
             self.engine.store.abilities |= {mine}
 
     async def resolve(self, ctx: WorkflowContext, wanted: Sequence[Wanted]) -> list[Step]:
-        """Do what is asked for, or find out that it has to be waited for. Raises Suspended, _Stop, LeaseLost."""
+        """Do what is asked for, or find out that it has to be waited for. Raises Suspended, _Stop, LeaseLost, TooLong."""
         if self._failing:
             raise _Stop
+        self._check_length(ctx, max(w.position for w in wanted))
         if any(w.kind is not Kind.STEP for w in wanted):
             await self._look(ctx, [w for w in wanted if w.kind is not Kind.STEP])
         due = [w for w in wanted if w.kind is Kind.STEP and self._is_due(self.history.get(w.position))]
@@ -335,11 +389,29 @@ class Advance:
             await self._attempt(due[0])
         elif due:
             await _all(self._attempt(w) for w in due)
+        if self._called_off:
+            raise CalledOff
         records = [ctx._on_record(w) for w in wanted]
         waiting = [record for record in records if record is not None and record.status is Status.WAITING]
         if waiting:
             raise Suspended(waiting)
         return [record for record in records if record is not None]
+
+    def _check_length(self, ctx: WorkflowContext, position: int) -> None:
+        """Warn of a long history, once, and refuse one that is too long."""
+        most, warn = self.engine.settings.workflow_steps_max, self.engine.settings.workflow_steps_warn
+        if position in self.history or position < min(warn, most):
+            return
+        if position > most:
+            raise TooLong(
+                f"the run has {position - 1:,} steps on record, and DULY_WORKFLOW_STEPS_MAX allows {most:,}. Let the workflow begin anew now and then "
+                "with `await ctx.continue_as_new(…)`."
+            )
+        if position >= warn and ctx.recorded < warn:
+            ctx.recorded = position
+            self.engine.emitter.emit(
+                "workflow_history_long", "warning", run=ctx.run_id, workflow=ctx.workflow, steps=position, most=most
+            )
 
     def _is_due(self, step: Step | None) -> bool:
         """Is a step to be called now: for the first time, or again?"""
@@ -456,7 +528,7 @@ class Advance:
         self._failing = False
         if isinstance(ctx._over, Interrupted):  # the code was changed, and does not say any more what undoes what
             raise ctx._over
-        left = left_behind(self.history, ctx._answered)
+        left = [step for step in left_behind(self.history, ctx._answered) if step.status is not Status.WAITING]
         if left:
             if raised is not None and not self._ends(raised):
                 raise raised  # to be tried again: it has not come to where it said what undoes what
@@ -481,6 +553,8 @@ class Advance:
             if record.status is Status.FAILED:
                 left.append(name)
         words = _in_words(failing)
+        if failing.get("called_off"):
+            raise Cancel(called_off(words, [one.record.name for one in ctx._undo], standing(self.history)))
         raise WorkflowFailed(words if not left else f"{words} (could not be undone: {', '.join(reversed(left))})")
 
 

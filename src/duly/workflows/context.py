@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from duly.jobs.enqueue import NewJob
 from duly.jobs.run import LeaseLost
@@ -26,7 +26,18 @@ from duly.workflows.calling import WITHIN
 from duly.workflows.identity import Fingerprints, of_call, of_values
 from duly.workflows.pending import Note, Operation, Pending, asking, forgotten, in_another_task, verb_of
 from duly.workflows.plan import Attempts, check_same
-from duly.workflows.step import Ahead, Approval, Changed, ChildFailed, Kind, Status, Step, StepFailed, WaitTimedOut
+from duly.workflows.step import (
+    FINAL,
+    Ahead,
+    Approval,
+    Changed,
+    ChildFailed,
+    Kind,
+    Status,
+    Step,
+    StepFailed,
+    WaitTimedOut,
+)
 from duly.workflows.store import value_of
 from duly.workflows.values import decoded
 
@@ -46,6 +57,18 @@ class Interrupted(BaseException):
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+class CalledOff(BaseException):
+    """An operator has called the run off: what it has done is undone. No ``except Exception`` of a workflow catches it."""
+
+
+class Renewed(BaseException):
+    """The run begins anew with another input. No ``except Exception`` of a workflow catches it."""
+
+    def __init__(self, input: str, version: int, definition: Any) -> None:
+        super().__init__("the run begins anew")
+        self.input, self.version, self.definition = input, version, definition
 
 
 class Suspended(BaseException):
@@ -111,7 +134,8 @@ class WorkflowContext:
         self._advance, self._history = advance, history
         #: The run's number: its job's id.
         self.run_id, self.tenant, self.workflow, self.version = run_id, tenant, workflow, version
-        self._asked, self._recorded = 0, max((p for p in history if p > 0), default=0)
+        #: The last position that is on record, or was when the turn began.
+        self._asked, self.recorded = 0, max((p for p in history if p > 0), default=0)
         self._options = _StepOptions()
         #: Why this turn is over. From then on nothing is done any more, whatever the code does on its way out.
         self._over: BaseException | None = None
@@ -282,7 +306,7 @@ class WorkflowContext:
         check_name(name, "name")
         self._advance.knows_guard(self, name)
         record = self._history.get(self._asked + 1)
-        if record is None and self._recorded <= self._asked:
+        if record is None and self.recorded <= self._asked:
             return self._want(Kind.PATCH, name)
         if record is not None and record.kind is Kind.PATCH and record.name == name:
             return self._want(Kind.PATCH, name)
@@ -295,6 +319,25 @@ class WorkflowContext:
             return False
 
         return cast("Pending[bool]", Operation(self, note, (), act))
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> Pending[NoReturn]:
+        """Begin this run anew with another input and an empty history: ``await ctx.continue_as_new(state)``, for a loop that never ends.
+
+        It is the same run: its id, its key, its place below a parent, and signals that it has not taken yet stay. It goes on with the newest
+        version of the workflow. What it has done so far is not undone any more, whatever happens later. Nothing behind this is reached.
+        """
+        self._take_no_options("a new beginning")
+        self._refuse_within()
+        note = self._noted("continue_as_new", None, self._asked + 0.5)
+
+        def act() -> Generator[Any, Any, NoReturn]:
+            self._begin_to_await(note)
+            yield from ()
+            if self._over is None:
+                self._over = self._advance.renewed(self, args, kwargs)
+            raise self._over
+
+        return cast("Pending[NoReturn]", Operation(self, note, (), act))
 
     def gather(self, *pending: Pending[Any], return_exceptions: bool = False) -> Pending[list[Any]]:
         """Do several things at once, and answer when all are done, in their order: ``await ctx.gather(ctx.step(…), ctx.enqueue(…))``.
@@ -327,7 +370,14 @@ class WorkflowContext:
         records = [self._on_record(w) for w in wanted]
         open_ones = [w for w, r in zip(wanted, records, strict=True) if r is None or r.status is Status.WAITING]
         if open_ones:
-            fresh = iter(await self._resolve(open_ones))
+            try:
+                fresh = iter(await self._resolve(open_ones))
+            except BaseException:
+                for w, r in zip(wanted, records, strict=True):
+                    if r is not None and r.status in FINAL:  # what undoes it is known, although not all has ended
+                        self._answered.add(r.position)
+                        self._note_undo(w, r)
+                raise
             records = [next(fresh) if r is None or r.status is Status.WAITING else r for r in records]
         answers: list[Any] = []
         first: Exception | None = None
@@ -436,6 +486,12 @@ class WorkflowContext:
                 raise self._over from None
         return record
 
+    def _note_undo(self, wanted: Wanted, record: Step) -> None:
+        """Note what undoes a step: it was done, whatever the code makes of the answer, and also where the answer is lost."""
+        known = any(one.record.position == record.position for one in self._undo)
+        if wanted.compensate is not None and record.has_effect and not known:
+            self._undo.append(ToUndo(record, wanted.compensate, wanted.of))
+
     def _begin_to_answer(self, wanted: Sequence[Wanted]) -> None:
         self._last, self._raised = [w.position for w in wanted], []
 
@@ -455,13 +511,7 @@ class WorkflowContext:
             if wanted.default is not _RAISE:
                 return wanted.default
             failure = WaitTimedOut(record.name)
-        if (
-            wanted.compensate is not None
-            and record.has_effect
-            and all(one.record.position != record.position for one in self._undo)
-        ):
-            # it was done, whatever the code makes of the answer, and also where the answer is lost
-            self._undo.append(ToUndo(record, wanted.compensate, wanted.of))
+        self._note_undo(wanted, record)
         if failure is not None:
             self._raised.append(failure)
             raise failure

@@ -30,8 +30,8 @@ from duly.kernel.errors import InvalidArgument, NotFound, PermanentError, Snooze
 from duly.kernel.payload import check_id, check_name, check_size, check_text
 from duly.workflows import ENGINE_RUN
 from duly.workflows.advance import Advance, Memory, WorkflowFailed
-from duly.workflows.context import WorkflowContext
-from duly.workflows.plan import DECISION, again, fork_point, signal_name, state, still_waits
+from duly.workflows.context import Renewed, WorkflowContext
+from duly.workflows.plan import DECISION, again, fork_point, signal_name, standing, state, still_waits
 from duly.workflows.step import (
     APPROVED,
     CANCELLED,
@@ -293,7 +293,7 @@ class Workflows:
                 engine.db.write, lambda c: store.begin(c, claimed, name, workflow.version, workflow.document)
             )
             kept = Kept(claimed.id, claimed.tenant, name, workflow.version, workflow.document, 0, None)
-        advance = Advance(engine, store, self._child, self._memory)
+        advance = Advance(engine, store, self._child, self._anew, self._memory)
         try:
             workflow.decode(input)
         except InvalidArgument as error:  # trying again would not help
@@ -314,6 +314,12 @@ class Workflows:
         while len(self._times_left) > 10_000:
             self._times_left.pop(next(iter(self._times_left)))
         return Snooze(why, after=min(AHEAD_WAIT * 2 ** min(count, 10), AHEAD_MOST))
+
+    def _anew(self, ctx: WorkflowContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Renewed:
+        """The new beginning of a run, with the newest version of its workflow."""
+        found = self.find(ctx.workflow)
+        text = found.codec.encode(found.codec.bind(args, kwargs), self._app.settings.max_payload)
+        return Renewed(run_input(found.name, text), found.version, found.document)
 
     def _child(self, ctx: WorkflowContext, what: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
         """The job of a child."""
@@ -608,10 +614,24 @@ class Workflows:
         ident = self._write(act)
         return self.get(ident, tenant)
 
-    def cancel(self, run: int, *, reason: str = "", tenant: str | None = None, actor: str = "code") -> Run:
-        """Cancel a run and everything below it. What waits ends now, what runs is asked to stop. Nothing is undone.
+    def standing(self, run: int, tenant: str | None = None) -> Sequence[str]:
+        """The names of the steps and children of a run that are done and not undone: what stays when it is cancelled. Raises NotFound."""
 
-        Audited as WORKFLOW_CANCELLED. Raises NotFound, WrongState when it has ended.
+        def look(connection: Connection) -> Sequence[str]:
+            self._row(connection, run, tenant)
+            return standing(self._store.history(connection, run))
+
+        return self._read(look)
+
+    def cancel(
+        self, run: int, *, undo: bool = False, reason: str = "", tenant: str | None = None, actor: str = "code"
+    ) -> Run:  # fmt: skip
+        """Cancel a run and everything below it. What waits ends now, what runs is asked to stop.
+
+        With ``undo`` what the run has done is undone first, by a worker, the last step first (``compensate``); so are runs below it. A step
+        that runs at this moment is finished and then undone. The run then ends as cancelled, and its error names what was undone and what
+        stays. Without ``undo`` nothing is undone: ``standing`` names what stays. Audited as WORKFLOW_CANCELLED. Raises NotFound, WrongState
+        when it has ended.
         """
         check_text(reason, "reason")
 
@@ -624,14 +644,36 @@ class Workflows:
                 raise WrongState(f"run {run}", str(row.status), "cancel", tuple(map(str, LIVE)))
             for layer in reversed(layers):
                 below += len(layer)
+                if undo:
+                    layer = [one for one in layer if not self._call_off(connection, one, actor, reason)]
                 for start in range(0, len(layer), 500):
                     _, running = admin.cancel_waiting(connection, layer[start : start + 500], actor, reason, None)
                     admin.cancel_in(connection, running, actor, reason)
-            admin.cancel_in(connection, [run], actor, reason)
-            self._store.audit(connection, run, row.tenant, actor, CANCELLED, reason=reason, below=below)
+            if not undo or not self._call_off(connection, run, actor, reason):
+                admin.cancel_in(connection, [run], actor, reason)
+            self._store.audit(connection, run, row.tenant, actor, CANCELLED, reason=reason, below=below, undo=undo)
 
         self._write(act)
         return self.get(run, tenant)
+
+    def _call_off(self, connection: Connection, run: int, actor: str, reason: str) -> bool:
+        """Have a run undo what it has done, and end as cancelled. False where it has nothing on record: then it can end at once."""
+        kept = self._store.run(connection, run, lock=True)
+        if kept is None or kept.version is None:
+            return False
+        history = self._store.history(connection, run)
+        row = self._row(connection, run, None)
+        if not history and row.status == JobStatus.QUEUED:
+            return False
+        undone_already = kept.failing is not None and not kept.failing.get("over")
+        if not undone_already:
+            message = f"cancelled by {actor}" + (f": {reason}" if reason else "")
+            self._store.call_off(
+                connection,
+                run,
+                {"type": "PermanentError", "message": message, "steps": [], "over": False, "called_off": True},
+            )
+        return True
 
     # ------------------------------------------------------------------ housekeeping
 

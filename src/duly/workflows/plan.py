@@ -78,6 +78,17 @@ def _other_arguments(
     )
 
 
+def called_off(words: str, undone: Sequence[str], stays: Sequence[str]) -> str:
+    """What became of a run that an operator called off. ``undone``: what was to be undone, in the order in which it was done."""
+    failed = [name for name in undone if name in stays]
+    done = [name for name in reversed(undone) if name not in failed]
+    kept = [f"{name} (undoing it failed)" if name in failed else name for name in dict.fromkeys(stays)]
+    more = f" and {len(kept) - 20} more" if len(kept) > 20 else ""
+    return (
+        f"{words}. Undone: {', '.join(done[:20]) or 'nothing'}. What stays: {', '.join(kept[:20]) or 'nothing'}{more}."
+    )
+
+
 def _ahead(record: Step) -> Ahead:
     return Ahead(
         f"step {record.position} of this run is the guard `ctx.patched({record.name!r})`, which the code here does not ask for. Newer code "
@@ -106,13 +117,18 @@ def check_all_asked_for(history: Mapping[int, Step], answered: Collection[int]) 
 def cut_short(history: Mapping[int, Step], left: Sequence[Step], words: str) -> Changed:
     """The error of a run whose code failed before it had come to where the run was: what undoes the steps behind is known to nobody then,
     so none is undone, and each that stands is named."""
-    stand = [s.name for p, s in sorted(history.items()) if p > 0 and _stands(history, s)]
+    stand = standing(history)
     more = f" and {len(stand) - 10} more" if len(stand) > 10 else ""
     return Changed(
         f"the code failed before it had come to where this run was: {left[0].kind} {left[0].name!r} is on record as step {left[0].position}, and "
         f"before it asked for that it raised {words!r}. Done and not undone: {', '.join(stand[:10]) or 'nothing'}{more}. "
         "Mend the code, then replay the run: it goes on from where it was."
     )
+
+
+def standing(history: Mapping[int, Step]) -> list[str]:
+    """The names of the steps and children of a run that are done and not undone, in order."""
+    return [step.name for position, step in sorted(history.items()) if position > 0 and _stands(history, step)]
 
 
 def _stands(history: Mapping[int, Step], step: Step) -> bool:

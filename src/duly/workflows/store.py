@@ -71,6 +71,7 @@ _RUN = select(
     workflow_runs.c.news, workflow_runs.c.failing, workflow_runs.c.rested, workflow_runs.c.forked_from,
     workflow_runs.c.updated_at,
 ).where(workflow_runs.c.id == bindparam("b_id"))  # fmt: skip
+_FAILING = select(literal(1)).where(workflow_runs.c.id == bindparam("b_id"), workflow_runs.c.failing.is_not(None))
 _REST = (
     update(workflow_runs).where(workflow_runs.c.id == bindparam("b_id"), workflow_runs.c.news == bindparam("b_news"))
     .values(waits=bindparam("b_waits", type_=Json), heard=bindparam("b_news"), rested=bindparam("b_mark"), updated_at=bindparam("b_now", type_=Instant))
@@ -149,12 +150,49 @@ class WorkflowStore:
             update(workflow_runs).where(workflow_runs.c.id == ident).values(failing=null() if error is None else error)
         )
 
+    def call_off(self, connection: Connection, ident: int, error: dict[str, Any]) -> None:
+        """Have a live run, whose row is locked, undo what it has done: at once, or when the step ends that it is at."""
+        r, j = workflow_runs.c, jobs.c
+        connection.execute(
+            update(workflow_runs).where(r.id == ident).values(failing=error, news=r.news + 1, waits=null())
+        )
+        waits = update(jobs).where(j.id == ident, j.status == "queued")
+        queue = connection.execute(
+            waits.values(due_at=None, next_retry_at=None, waits_for_children=False).returning(j.queue)
+        ).scalar()
+        if queue is not None and not self.db.is_sqlite and self.db.settings.notify:
+            self.jobs.sql.ring(connection, [queue])
+        connection.execute(delete(job_waits).where(job_waits.c.waiter_id == ident))
+
+    def renew(
+        self, connection: Connection, ident: int, input: str, workflow: str, version: int, definition: Any = None
+    ) -> int:
+        """Have a run begin anew with another input: its history is forgotten, signals that nobody has taken stay. Returns how many steps it had."""
+        s, g, r = workflow_steps.c, workflow_signals.c, workflow_runs.c
+        count = connection.execute(delete(workflow_steps).where(s.run_id == ident)).rowcount
+        old = or_(g.used_by.is_not(None), g.name.startswith(DECISION, autoescape=True))
+        connection.execute(delete(workflow_signals).where(g.run_id == ident, old))
+        fresh = {
+            "version": version,
+            "definition": null() if definition is None else definition,
+            "waits": null(),
+            "rested": null(),
+            "failing": null(),
+        }
+        connection.execute(
+            update(workflow_runs).where(r.id == ident).values(**fresh, updated_at=self.db.present(connection))
+        )
+        values = {"input": Encoded(input), "needs": None if definition is not None else needs(workflow, version)}
+        connection.execute(update(jobs).where(jobs.c.id == ident).values(**values))
+        return count
+
     # ------------------------------------------------------------------ the fence
 
-    def fence(self, connection: Connection, claimed: Claimed) -> None:
-        """Hold the run's job until this transaction ends, and count its attempts from one. Raises LeaseLost where it is somebody else's,
-        Cancel where an operator asked it to stop."""
+    def fence(self, connection: Connection, claimed: Claimed) -> bool:
+        """Hold the run's job until this transaction ends, and count its attempts from one. Answers whether the run is to be undone. Raises
+        LeaseLost where it is somebody else's, Cancel where an operator asked it to stop."""
         self.jobs.hold(connection, claimed, afresh=True)
+        return connection.execute(_FAILING, {"b_id": claimed.id}).first() is not None
 
     # ------------------------------------------------------------------ history
 

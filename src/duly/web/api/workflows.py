@@ -129,6 +129,10 @@ class Whole(Run):
 
     steps: list[Step] = Field(description="The last ones, in order; what undid them comes last.")
     steps_count: int
+    steps_limit: int = Field(description="The most steps that a run may have. A run near it should continue as new.")
+    stays: list[str] = Field(
+        description="Steps that are done and not undone: what stays when the run is cancelled without `undo`."
+    )
     jobs: list[Branch] = Field(description="Children after their parents.")
 
 
@@ -165,6 +169,10 @@ class ApproveIn(Strict):
     approved: bool = Field(True, description="False: no.")
     name: Name | None = Field(None, description="Which of its questions, where it has several.")
     reason: Reason = ""
+
+
+class CancelIn(Act):
+    undo: bool = Field(False, description="Undo what the run has done first, the last step first.")
 
 
 class SinceIn(Act):
@@ -235,6 +243,7 @@ def routes(app: Duly) -> Any:
         run, steps, jobs = door.get(id, at), door.history(id, at), door.tree(id, at)
         return Whole(
             **shown(run, who).model_dump(), steps=[_step(step, who) for step in steps[-last:]], steps_count=len(steps),
+            steps_limit=app.settings.workflow_steps_max, stays=list(door.standing(id, at))[:MOST_SHOWN],
             jobs=[_branch(job) for job in jobs[:MOST_SHOWN]],
         )  # fmt: skip
 
@@ -270,10 +279,11 @@ def routes(app: Duly) -> Any:
         return shown(app.workflows.fork(id, since, reason=reason, tenant=whose(who), actor=who.actor), who)
 
     @made.post("/workflows/runs/{id}/cancel", response_model=Run, responses=documented(404, 409))
-    def cancel(id: Ident, who: Operator, given: Act | None = None) -> Run:
-        """Cancel a run and everything below it. Nothing is undone."""
-        reason = given.reason if given else ""
-        return shown(app.workflows.cancel(id, reason=reason, tenant=whose(who), actor=who.actor), who)
+    def cancel(id: Ident, who: Operator, given: CancelIn | None = None) -> Run:
+        """Cancel a run and everything below it. With `undo`, a worker undoes what it has done before it ends as cancelled; its error then names
+        what stays."""
+        undo, reason = (given.undo, given.reason) if given else (False, "")
+        return shown(app.workflows.cancel(id, undo=undo, reason=reason, tenant=whose(who), actor=who.actor), who)
 
     return made
 

@@ -13,6 +13,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.web.api.common import Cursor, Ident, below, whose
 from duly.web.api.common import cursor as going_on
 from duly.web.dashboard.desk import LOOK, Act, Desk, acts, query, sees
+from duly.workflows.plan import standing
 from duly.workflows.step import FINAL, Kind, Step
 from duly.workflows.step import Status as StepStatus
 
@@ -51,6 +52,8 @@ def routes(desk: Desk) -> APIRouter:
             request, "workflow.html", f"Run {id}", run=run, now=now, steps=waterfall(history[:SHOWN], run.created_at, now), more=len(history) - SHOWN,
             branches=app.workflows.tree(id, mine)[:SHOWN], ended=run.finished_at is not None, width=WIDTH,
             questions=[one for one in history if one.kind is Kind.APPROVAL and one.status is StepStatus.WAITING],
+            stays=standing({one.position: one for one in history}), steps_count=len(history), steps_limit=app.settings.workflow_steps_max,
+            long=len(history) >= app.settings.workflow_steps_warn,
             events=[wait for wait in run.waits if wait.get("kind") == Kind.EVENT],
         )  # fmt: skip
 
@@ -70,8 +73,10 @@ def routes(desk: Desk) -> APIRouter:
 
     @made.post("/workflows/{id}/cancel")
     def cancel(request: Request, id: Ident, form: Operator) -> Response:
-        app.workflows.cancel(id, reason=form.reason, tenant=whose(form.who), actor=form.who.actor)
-        return desk.done(request, f"/workflows/{id}", f"Run {id} is cancelled, or asked to stop.")
+        undo = form.text("undo") == "yes"
+        app.workflows.cancel(id, undo=undo, reason=form.reason, tenant=whose(form.who), actor=form.who.actor)
+        said = "is undone by a worker, and then cancelled" if undo else "is cancelled, or asked to stop"
+        return desk.done(request, f"/workflows/{id}", f"Run {id} {said}.")
 
     return made
 
