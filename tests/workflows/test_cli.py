@@ -222,7 +222,7 @@ def test_a_run_that_is_cancelled_with_undo_is_undone_by_a_worker(run: Run, app: 
     assert said == f"Run {ident} of workflow onboarding is undone by a worker, and then cancelled.\n"
     drain(app)
     said = ok(run("show", ident))
-    assert "state      cancelled" in said and "What stays:" in said and ": gone. Undone:" in said
+    assert "cancelled" in said and "What stays:" in said and ": gone. Undone:" in said
 
 
 def test_what_belongs_to_another_tenant_is_not_there(run: Run, app: Duly) -> None:
