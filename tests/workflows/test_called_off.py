@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from duly import Duly, PermanentError
 from duly.testing import ManualClock, drain
 from duly.workflows import WorkflowContext

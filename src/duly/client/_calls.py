@@ -249,6 +249,11 @@ class Call(TypedDict):
     finished_at: str | None
 
 
+class CancelIn(TypedDict):
+    reason: NotRequired[str]
+    undo: NotRequired[bool]
+
+
 class Cancelled(TypedDict):
     cancelled: list[int]
     refused: dict[str, Any]
@@ -1676,6 +1681,8 @@ class WorkflowsWhole(TypedDict):
     hidden: bool
     steps: list[Step]
     steps_count: int
+    steps_limit: int
+    stays: list[str]
     jobs: list[Branch]
 
 
@@ -3178,8 +3185,9 @@ class WorkflowsCalls:
         )
         return found
 
-    def cancel(self, id: int, /, *, idempotency_key: str | None = None, **given: Unpack[Act]) -> Run:
-        """Cancel a run and everything below it. Nothing is undone."""
+    def cancel(self, id: int, /, *, idempotency_key: str | None = None, **given: Unpack[CancelIn]) -> Run:
+        """Cancel a run and everything below it. With `undo`, a worker undoes what it has done before it ends as cancelled; its error then
+        names what stays."""
         found: Run = self._send(
             "POST",
             "/api/v1/workflows/runs/{id}/cancel",
