@@ -156,3 +156,11 @@ def test_clearing_a_long_text_takes_no_long_time() -> None:
     # without the look behind, each character of a word would begin a search to its end
     assert len(without_addresses("a" * 300_000)) == 500
     assert len(without_addresses('"' * 30_000)) == 500
+
+
+def test_of_a_long_answer_the_beginning_is_looked_at_and_no_address_is_cut_open() -> None:
+    # FAULTS_2 S1
+    assert len(without_addresses("a=40" * 100_000)) == 500  # it took hours
+    for length in range(1_900, 2_100):
+        told = without_addresses("x" * 400 + " " * (length - 400) + "ada@example.org and so on " * 50)
+        assert "ada" not in told
