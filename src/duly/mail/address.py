@@ -82,7 +82,9 @@ def one_line(value: object, field: str) -> str:
 
 def without_addresses(text: str, most: int = 500) -> str:
     """What the other side said, without any address in it, on one line."""
-    if len(text) > LOOKED_AT * most:  # the time to look grows with the square of a word's length; a word that is cut may be an address
+    if (
+        len(text) > LOOKED_AT * most
+    ):  # the time to look grows with the square of a word's length; a word that is cut may be an address
         cut = text[: LOOKED_AT * most]
         text = cut.rpartition(" ")[0] or cut
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
