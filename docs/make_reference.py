@@ -140,6 +140,8 @@ MEANINGS = {
     "session_round": "A question was answered: `seconds` it took, and the tokens that are billed for it.",
     "session_call": "A call of a tool has ended: `status` is `done`, `failed`, `refused` (nothing was called) or `unknown` (a crash came into its middle). `tool` is `(unknown)` where nobody defines it.",
     "session_waits": "A question got no answer, and `reason` says why: an automation asks it again later, a chat waits for its person. Told once for each wait.",
+    "session_broke_off": "An answer of an AI broke off after it was asked for, and is counted: `times` in a row of at most `most`; it is asked again after `after` seconds, or not at all where that is missing.",
+    "session_shortened": "The AI refused a conversation as too long; results of tools are told it shortened from now on, within `characters`. What is on record stays whole.",
     "session_interrupted": "A session has lost the slot and goes on later: `reason` is `CRASH`, `NETWORK_ERROR` or `SUSPENDED`.",
     "session_crashed": "A chat has lost its worker; `again`: the person's question is asked again.",
     "session_ended": "A session has ended: `reason` is `COMPLETED`, `TIMEOUT`, `ERROR` or `CANCELLED`; `detail` says why, and is left out where it is what the AI said.",

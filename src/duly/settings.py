@@ -243,6 +243,18 @@ class Settings:
     automation_network_retry: float = _setting(
         30.0, "s", "How long an automation waits before it tries again to reach its provider.", low=1
     )
+    automation_max_unanswered: int = _setting(
+        8,
+        "",
+        "After this many answers in a row that broke off an automation ends. The waits between them double, up to an hour.",
+        low=1,
+    )
+    automation_max_tokens_per_day: int = _setting(
+        1_000_000,
+        "tokens",
+        "What an automation may use in a day, told and answered, where its limits name no max_tokens_per_day; 0 for no bound.",
+        low=0,
+    )
     automation_retention: float = _setting(
         90 * 86_400.0, "s", "How long ended sessions are kept. 0 keeps them for ever.", low=0
     )
@@ -294,14 +306,25 @@ class Settings:
         low=0.1,
     )
     ai_max_tokens: int = _setting(4096, "tokens", "The longest answer, unless the automation says otherwise.", low=1)
+    ai_max_tool_result: int = _setting(
+        32_768,
+        "bytes",
+        "The longest result of a tool that the AI is told. The whole, up to max_payload, stays on record for people.",
+        low=1_000,
+    )
+    ai_prices: str = _setting(
+        "",
+        "JSON",
+        'Prices of models in cents per million tokens, input and output: {"gpt-5-mini": [25, 200], "openai/*": [0, 0]}.',
+    )
     ai_price_input: float | None = _setting(
         None,
         "cents per million tokens",
-        "What the AI is told costs this much. Unset: not known, and budgets in cents cannot be held.",
+        "The price of what the model of the settings is told. Unset: that of the list of genai-prices, if it knows the model.",
         low=0,
     )
     ai_price_output: float | None = _setting(
-        None, "cents per million tokens", "What the AI answers costs this much.", low=0
+        None, "cents per million tokens", "The price of what the model of the settings answers.", low=0
     )
     web_token: str = _setting("", "", "What callers of the REST door send as a bearer token.", secret=True)
     oidc_issuer: str = _setting(

@@ -148,7 +148,7 @@ def test_a_run_that_has_used_its_budget_asks_no_more(room: Room, limits: dict[st
 
 def test_the_budget_of_a_day_begins_anew_at_the_midnight_of_the_schedule(room: Room, clock: ManualClock) -> None:
     schedule = {"kind": "daily", "at": "23:00", "tz": "America/New_York"}
-    room.model.answers = [says("", tokens=(900, 100))]
+    room.model.answers = [says("I look.", tokens=(900, 100))]
     ident = room.start(schedule=schedule, limits={"max_tokens_per_day": 1000})
     room.drain()
     automation = room.db.read(lambda c: room.controller.definitions.get(c, room.session(ident).automation_id or 0))
@@ -281,13 +281,14 @@ def test_a_question_that_is_put_off_is_asked_again_with_exactly_the_same_message
     room: Room, clock: ManualClock, kind: Kind
 ) -> None:
     # R001-17: no attempt is used, and it is not activity (T001-o)
+    waits = (45, 60, 120) if kind is Kind.UNKNOWN else (45, 45, 45)  # what broke off is asked again less and less often
     room.model.answers = [refusal(kind, "later", after=45)] * 3 + [finish()]
     ident = room.start()
     room.drain()
     began = room.session(ident).last_activity_at
     assert room.rounds(ident)[0].error == "later"
-    for _ in range(3):
-        clock.advance(44)
+    for wait in waits:
+        clock.advance(wait - 1)
         room.drain()
         asked = len(room.model.questions)
         clock.advance(1)
@@ -465,7 +466,8 @@ def test_what_an_answer_brings_after_a_stop_is_discarded(room: Room, late: Any) 
     room.tick()
     session = room.session(ident)
     assert (session.end_reason, session.end_detail) == (SessionEndReason.CANCELLED, "somebody wanted it")
-    assert (session.tokens_used, [m.role for m in room.messages(ident)]) == (0, [Role.USER])
+    assert [m.role for m in room.messages(ident)] == [Role.USER]
+    assert session.tokens_used > 0  # it was asked, and is billed: what was reserved for it stays counted (R001-50)
     assert len(room.told("session_ended")) == 1
 
 

@@ -120,9 +120,9 @@ def test_when_the_network_is_back_the_answer_that_is_heard_is_activity(make_stag
     a = stage.automation("a", "08:01")
     stage.at(8, 1)
     stage.tick()
-    for _ in range(3):
+    for wait in (30, 60, 30):
         stage.work()
-        stage.pass_(seconds=30)
+        stage.pass_(seconds=wait)
     (session,) = stage.of(a)
     assert (session.end_reason, session.end_detail) == (SessionEndReason.COMPLETED, "it came")
 
@@ -138,7 +138,7 @@ def test_what_was_heard_of_a_stream_is_taken_back_when_it_is_cut(make_stage: Mak
         stage.work()
         (session,) = stage.of(a)
         assert (session.is_waiting_for_network, session.last_activity_at) == (True, began), number
-        stage.pass_(seconds=30)
+        stage.pass_(seconds=30 * (number + 1))
         stage.tick()
     # the third is heard as long as it comes; then it has been ten minutes without an answer
     stage.work()

@@ -401,18 +401,21 @@ def test_a_call_that_a_crash_came_into_is_made_again_only_if_it_may_be(
 
 def test_results_are_bounded_and_what_cannot_be_told_is_told_to_be_so() -> None:
     assert result_text(None, 10) == "null"
-    assert result_text("x" * 50, 10) == '"' + "x" * 9 + "\n(cut: this is the beginning of 52 bytes)"
-    assert bounded("äö", 3) == "ä\n(cut: this is the beginning of 4 bytes)"
+    less = "were left out. Ask for less at once, such as one page or one item)"
+    assert result_text("x" * 50, 10) == '"' + "x" * 9 + f"\n(cut: the first 10 of 52 bytes; 42 {less}"
+    assert bounded("äö", 3) == f"ä\n(cut: the first 3 of 4 bytes; 1 {less}"
     assert result_text(object(), 10).startswith("done; the result of type object cannot be stored")
     assert failure(ValueError("a\x00b")) == "failed: ValueError: a\\0b"
 
 
-def test_a_result_beyond_max_payload_is_cut_with_a_remark(room: Room) -> None:
-    room.tools.add(lambda: "x" * (room.app.settings.max_payload + 5), name="much")
+def test_the_model_is_told_a_bounded_result_and_people_read_the_whole(room: Room) -> None:
+    # C040
+    room.tools.add(lambda: "x" * 200_000, name="much")
     ident = run(room, call("much"), tools=["much"])
-    assert room.results(ident)[0].endswith(
-        f"(cut: this is the beginning of {room.app.settings.max_payload + 7:,} bytes)"
-    )
+    told = room.results(ident)[0]
+    assert len(told) < 33_000
+    assert "the first 32,768 of 200,002 bytes; 167,234 were left out" in told
+    assert room.calls(ident)[0].result == '"' + "x" * 200_000 + '"'
 
 
 # --- functions with a session ------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly.automations.protocol import FINISH
-from duly.automations.providers.base import Message, Role, ToolCall
+from duly.automations.providers.base import Message, Owner, Refused, Role, ToolCall
 from duly.automations.session import RoundReason, SessionType
 from duly.automations.turn import (
     FINISHED,
+    HELD,
     LONGEST_QUOTA,
     NO_NEED,
     NOT_FINISHED,
@@ -23,12 +24,13 @@ from duly.automations.turn import (
     GiveUp,
     MakeCall,
     Rest,
+    Shorten,
     after_refusal,
     next_turn,
     round_reason,
     rounds_since_person,
 )
-from duly.kernel.verdict import Kind, Verdict
+from duly.kernel.verdict import Kind, Refusal, Verdict
 
 A, CHAT = SessionType.AUTOMATION, SessionType.CHAT
 USER = Message(Role.USER, "Do it.")
@@ -140,25 +142,46 @@ def test_a_round_says_why_it_is_begun(
 
 @pytest.mark.parametrize("kind", [Kind.TRANSIENT, Kind.UNKNOWN, Kind.THROTTLED, Kind.BUSY])
 def test_what_may_go_better_is_asked_again_not_before_it_may(kind: Kind) -> None:
-    assert after_refusal(Verdict(kind), A, NOW, 30) == Again(30)
-    assert after_refusal(Verdict(kind, after=5), A, NOW, 30) == Again(30)
-    assert after_refusal(Verdict(kind, after=90), A, NOW, 30) == Again(90)
+    for after, wait in ((None, 30), (5, 30), (90, 90)):
+        assert after_refusal(Refusal(Verdict(kind, after=after)), A, NOW, 30, unanswered=1, most=8) == Again(wait)
+
+
+def test_answers_that_break_off_are_asked_again_less_and_less_often_and_not_for_ever() -> None:
+    # R001-50
+    waits = [after_refusal(Refusal(Verdict(Kind.UNKNOWN)), A, NOW, 30, unanswered=n, most=10) for n in range(1, 11)]
+    assert waits[:9] == [Again(min(3600, 30 * 2**n)) for n in range(9)]
+    assert isinstance(waits[9], GiveUp)
+    assert "10 answers in a row broke off" in waits[9].why
+
+
+@pytest.mark.parametrize("owner", [Owner.ACCOUNT, Owner.CONFIGURATION])
+@pytest.mark.parametrize("kind", [Kind.AUTH, Kind.QUOTA])
+def test_what_is_no_fault_of_the_session_does_not_end_it(owner: Owner, kind: Kind) -> None:
+    assert after_refusal(Refused(Verdict(kind), owner=owner), A, NOW, 30) == Again(HELD)
+
+
+def test_a_conversation_that_is_too_long_is_shortened_once() -> None:
+    # C040
+    too_long = Refused(Verdict(Kind.PERMANENT), owner=Owner.SESSION, is_too_long=True)
+    for type in (A, CHAT):
+        assert after_refusal(too_long, type, NOW, 30) == Shorten()
+        assert after_refusal(too_long, type, NOW, 30, is_short=True) == GiveUp()
 
 
 def test_a_quota_is_waited_for_that_ends_soon() -> None:
     def ends(seconds: float) -> Verdict:
         return Verdict(Kind.QUOTA, until=NOW + timedelta(seconds=seconds))
 
-    assert after_refusal(ends(600), A, NOW, 30) == Again(600)
-    assert after_refusal(ends(LONGEST_QUOTA), A, NOW, 30) == GiveUp()
-    assert after_refusal(Verdict(Kind.QUOTA), A, NOW, 30) == GiveUp()
+    assert after_refusal(Refusal(ends(600)), A, NOW, 30) == Again(600)
+    assert after_refusal(Refusal(ends(LONGEST_QUOTA)), A, NOW, 30) == GiveUp()
+    assert after_refusal(Refusal(Verdict(Kind.QUOTA)), A, NOW, 30) == GiveUp()
 
 
 @pytest.mark.parametrize("kind", [Kind.AUTH, Kind.PERMANENT])
 def test_what_does_not_go_better_is_given_up(kind: Kind) -> None:
-    assert after_refusal(Verdict(kind), A, NOW, 30) == GiveUp()
+    assert after_refusal(Refusal(Verdict(kind)), A, NOW, 30) == GiveUp()
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_chat_tries_nothing_again_by_itself(kind: Kind) -> None:
-    assert after_refusal(Verdict(kind, after=1), CHAT, NOW, 30) == GiveUp()  # R001-17
+    assert after_refusal(Refusal(Verdict(kind, after=1)), CHAT, NOW, 30) == GiveUp()  # R001-17

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from duly.automations.plan import Limits
@@ -23,6 +24,17 @@ from duly.kernel.rooms import check_task
 HISTORY = 50
 MOST_MESSAGES, MOST_TEXT, MOST_NAMES = 200, 200_000, 200
 LONGEST_SPAN = timedelta(days=3_660)
+
+
+class NoCall(StrEnum):
+    """What an answer means that neither calls a tool nor says that the work is done."""
+
+    #: The session keeps the slot until somebody speaks, or the watchdog ends it (R001-21).
+    WAIT = "wait"
+    #: It is told so and asked once more; a second one ends it as ERROR.
+    ASK = "ask"
+    #: The work is done.
+    COMPLETE = "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,14 @@ class Definition:
     #: How far back missed occurrences still run; None for no bound.
     catch_up_window: timedelta | None = None
     limits: Limits = field(default_factory=Limits)
+    #: The longest answer, in tokens; None: the setting ai_max_tokens.
+    max_tokens: int | None = None
+    #: None: that of the provider.
+    temperature: float | None = None
+    #: What an answer means that neither calls a tool nor says that the work is done.
+    no_call: NoCall = NoCall.WAIT
+    #: After so many answers in a row that broke off it ends; None: the setting automation_max_unanswered.
+    max_unanswered: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "name")
@@ -91,10 +111,12 @@ class Automation:
         return self.definition.name
 
 
+#: How it is asked: the fields that are kept as one object.
+ASKING = ("max_tokens", "temperature", "no_call", "max_unanswered")
 #: What a definition is made of, as JSON.
 FIELDS = (
     "name", "prompt", "messages", "schedule", "triggers", "tools", "slot", "provider", "model", "dismiss_older_instances", "catch_up_window",
-    "limits",
+    "limits", *ASKING,
 )  # fmt: skip
 
 
@@ -129,6 +151,7 @@ def read_definition(value: Mapping[str, Any], base: Definition | None = None) ->
         given["catch_up_window"] = read_window(value["catch_up_window"])
     if "limits" in value:
         given["limits"] = read_limits(value["limits"], Limits() if base is None else base.limits)
+    given |= read_asking(value)
     if base is not None:
         return replace(base, **given)
     for name in ("name", "messages"):
@@ -195,6 +218,35 @@ def read_limits(value: object, base: Limits = Limits()) -> Limits:
     return replace(base, **given)
 
 
+def read_asking(value: Mapping[str, Any]) -> dict[str, Any]:
+    """How an automation is asked: those fields of ``ASKING`` that are given; null is the usual one. Raises InvalidArgument."""
+    given: dict[str, Any] = {}
+    for name, most in (("max_tokens", 10_000_000), ("max_unanswered", 10_000)):
+        if name in value:
+            found = value[name]
+            if found is not None and (isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= most):
+                raise InvalidArgument(name, f"is {quoted(found)}.", f"Give a whole number from 1 to {most:,}.")
+            given[name] = found
+    if "temperature" in value:
+        found = value["temperature"]
+        number = isinstance(found, int | float) and not isinstance(found, bool)
+        if found is not None and not (number and 0 <= found <= 2):
+            raise InvalidArgument("temperature", f"is {quoted(found)}.", "Give a number from 0 to 2.")
+        given["temperature"] = found
+    if "no_call" in value:
+        found = value["no_call"]
+        if found is not None and found not in list(NoCall):
+            raise InvalidArgument("no_call", f"is {quoted(found)}.", f"Give one of {', '.join(NoCall)}.")
+        given["no_call"] = NoCall(found or NoCall.WAIT)
+    return given
+
+
+def asking_json(d: Definition) -> dict[str, Any]:
+    """How it is asked, as it is kept: what is not as usual."""
+    found = {name: getattr(d, name) for name in ASKING}
+    return {name: value for name, value in found.items() if value not in (None, NoCall.WAIT)}
+
+
 def check_tools(names: Sequence[str]) -> None:
     """Refuse tasks whose jobs a room makes itself, whose effects may reach other tenants. Raises InvalidArgument with the place in ``tools``."""
     for place, name in enumerate(names):
@@ -221,6 +273,7 @@ def definition_json(definition: Definition) -> dict[str, Any]:
         "triggers": list(definition.triggers), "tools": list(definition.tools), "slot": definition.slot, "provider": definition.provider,
         "model": definition.model, "dismiss_older_instances": definition.dismiss_older_instances,
         "catch_up_window": None if window is None else window.total_seconds(), "limits": limits_json(definition.limits),
+        **{name: getattr(definition, name) for name in ASKING},
     }  # fmt: skip
 
 

@@ -8,7 +8,10 @@ events and audit rows. Calls of one answer are made one after the other.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import math
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,11 +22,13 @@ from sqlalchemy import Connection, select
 from duly.automations.controller import ACTOR
 from duly.automations.fence import Fence
 from duly.automations.host import Host
+from duly.automations.protocol import INTERRUPTED
 from duly.automations.providers.base import Message, Role, ToolCall
 from duly.automations.records import Call
 from duly.automations.session import CallStatus, Session
 from duly.automations.store import SlotLost
-from duly.automations.tools import FunctionTool, TaskTool, Toolbox
+from duly.automations.tools import FunctionTool, TaskTool, Toolbox, ToolError
+from duly.automations.turn import MOST_SAME
 from duly.jobs.calling import called, own, with_session
 from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import LIVE, Job
@@ -34,18 +39,18 @@ from duly.jobs.store import FAR, RESUME
 from duly.jobs.tables import job_keys
 from duly.kernel.binding import is_async
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument
-from duly.kernel.exception_group import decisive
+from duly.kernel.exception_group import decisive, leaves, others
 from duly.kernel.masking import masked
 from duly.kernel.rooms import is_of_a_room, whose
 
 #: Audit action.
 TOOL_CALLED = "TOOL_CALLED"
-#: What the model is told of a call whose middle a crash came into.
-INTERRUPTED = "this call was interrupted: it may or may not have done its work"
 #: Seconds between two looks at a job that does not wake this one when it ends: it was made by the job that a crash took away.
 LOOK_EVERY = 2.0
 #: The longest message of an error that is told, in characters.
 LONGEST_ERROR = 2_000
+#: The most elements of a list or dict that are looked at for work that nobody has done.
+MOST_LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +69,11 @@ class CallMaker:
         self.controller = fence.controller
         self.db, self.engine, self.records = fence.db, self.controller.engine, self.controller.records
 
-    async def make(self, session: Session, call: Call, asked: ToolCall, allowed: Allowed, after: int) -> None:
+    async def make(
+        self, session: Session, call: Call, asked: ToolCall, allowed: Allowed, after: int, failures: int = 0
+    ) -> None:
         """Bring a call on: to its end, or to where its job is waited for (Settled). ``asked``: the same as the model asked for it.
-        ``after``: what people have said behind this position moves behind the result.
+        ``after``: what people have said behind this position moves behind the result. ``failures``: how often the same call has failed before.
 
         Raises SlotLost, LeaseLost, Cancel, DatabaseUnavailable.
         """
@@ -80,8 +87,11 @@ class CallMaker:
             return
         refused = "fail" if call.status is CallStatus.CALLED else "refuse"
         problem = self._problem(call, asked, tool, allowed)
+        if problem is None and failures >= MOST_SAME:
+            problem = f"this very call has failed {failures} times and is not made again: change the arguments, or go on without it"
         if problem is not None:
-            await close(refused, f"refused: {problem}")
+            written = f" (you wrote: {asked.written[:LONGEST_ERROR]})" if asked.written else ""
+            await close(refused, f"refused: {problem}{written}")
             return
         try:
             if isinstance(tool, FunctionTool):
@@ -232,8 +242,10 @@ class CallMaker:
         self, connection: Connection, now: datetime, session: Session, call: Call, after: int, event: str, result: str
     ) -> CallStatus:
         """Write what came of a call, and tell the model, in the transaction of ``connection``, which is fenced."""
+        # the record of the call keeps the whole for people
         status = self.records.move_call(connection, call, event, now, result=result).status
-        said = Message(Role.TOOL, result, call_id=call.call_id)
+        told = bounded(result, self.engine.settings.ai_max_tool_result)
+        said = Message(Role.TOOL, told, call_id=call.call_id)
         self.records.reply(connection, session.id, said, now, call.round, after)
         level = "info" if status is CallStatus.DONE else "warning"
         shown = {"tool": self._shown(call.tool), "number": call.number, "status": status.value}
@@ -259,10 +271,24 @@ async def outcome(work: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | 
 
 
 def finished(answer: Any) -> Any:
-    """What a tool answered. Raises TypeError for work that it returned instead of doing it: the model must not be told that it is done."""
-    if is_unawaited(answer):
-        raise TypeError(f"it returned an object of type {type(answer).__name__}: work that nobody has done")
+    """What a tool answered. Raises TypeError for work that it returned instead of doing it, alone or inside a list or a dict: the model must not
+    be told that it is done."""
+    found = undone_in(answer)
+    if found is not None:
+        raise TypeError(
+            f"it returned an object of type {type(found).__name__}: work that nobody has done. Await it, or return a list"
+        )
     return answer
+
+
+def undone_in(answer: Any, depth: int = 4) -> Any:
+    """The first awaitable, generator or other unfinished work in what a tool answered; None where there is none. A coroutine is closed."""
+    if is_unawaited(answer) or inspect.isgenerator(answer) or isinstance(answer, Future):
+        return answer
+    if depth and isinstance(answer, dict | list | tuple | set | frozenset):
+        inner = list(answer.values() if isinstance(answer, dict) else answer)[:MOST_LOOKED_AT]
+        return next((found for one in inner if (found := undone_in(one, depth - 1)) is not None), None)
+    return None
 
 
 def result_text(value: Any, limit: int) -> str:
@@ -270,28 +296,90 @@ def result_text(value: Any, limit: int) -> str:
     if value is None:
         return "null"
     text, problem = encode_output(value, 1 << 62)
+    if text is not None and "null" in text:
+        text, problem = encode_output(_numbers(value), 1 << 62)
     return f"done; {problem}" if text is None else bounded(text, limit)
 
 
+def _numbers(value: Any, depth: int = 32) -> Any:
+    """The same with NaN and infinities as texts: JSON has no such numbers, and null would say that there is none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if not depth:
+        return value
+    if type(value) is dict:
+        return {key: _numbers(inner, depth - 1) for key, inner in value.items()}
+    return [_numbers(inner, depth - 1) for inner in value] if type(value) in (list, tuple) else value
+
+
 def bounded(text: str, limit: int) -> str:
-    """A text of at most ``limit`` bytes, and a remark where it was cut."""
+    """A text of at most about ``limit`` bytes, and a sentence on what was left out."""
     encoded = text.encode()
     if len(encoded) <= limit:
         return text
-    return encoded[:limit].decode(errors="ignore") + f"\n(cut: this is the beginning of {len(encoded):,} bytes)"
+    left = len(encoded) - limit
+    said = f"\n(cut: the first {limit:,} of {len(encoded):,} bytes; {left:,} were left out. Ask for less at once, such as one page or one item)"
+    return encoded[:limit].decode(errors="ignore") + said
 
 
 def failure(error: BaseException, timeout: float | None = None, undone: bool = False) -> str:
-    """What the model is told of an error of a tool: its type and message. ``undone``: what it wrote in our database was rolled back."""
-    error = decisive(error)
+    """What the model is told of an error of a tool: its type and message, and of a ToolError the message alone. Of an error of a database only
+    type and SQLSTATE: its text holds SQL and values of rows. ``undone``: what it wrote in our database was rolled back."""
+    group, error = error, decisive(error)
+    meant = next((leaf for leaf in leaves(group) if isinstance(leaf, ToolError)), None)
+    if meant is not None:
+        return f"failed: {clean(str(meant))[:LONGEST_ERROR]}"
+    of_database = next((f for leaf in leaves(group) if (f := database_error(leaf)) is not None), None)
+    if of_database is not None:
+        return f"failed: {of_database}"
     try:
-        message = str(error)
+        message = str(error) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
     if isinstance(error, TimeoutError) and timeout is not None and not message:
         rest = "" if undone else "; it may or may not have done its work"
         return f"failed: it did not end within {timeout:g} s{rest}"
     return f"failed: {type(error).__name__}: {masked(clean(message)[:LONGEST_ERROR])}"
+
+
+#: Packages whose errors repeat statements and rows.
+_DATABASES = frozenset({"sqlalchemy", "psycopg", "psycopg2", "asyncpg", "sqlite3", "aiosqlite", "pymysql", "MySQLdb", "oracledb", "pyodbc"})  # fmt: skip
+#: The names of a database's errors (PEP 249), as a job's record tells them.
+_OF_DATABASES = frozenset(
+    [
+        "InterfaceError",
+        "DatabaseError",
+        "DataError",
+        "OperationalError",
+        "IntegrityError",
+        "InternalError",
+        "ProgrammingError",
+        "NotSupportedError",
+        "DBAPIError",
+        "StatementError",
+        "UniqueViolation",
+        "ForeignKeyViolation",
+        "CheckViolation",
+        "NotNullViolation",
+        "ExclusionViolation",
+    ]
+)
+
+
+def database_error(error: BaseException) -> str | None:
+    """Type and SQLSTATE of an error of a database, or of one that was raised for it; None for any other error."""
+    seen: BaseException | None = error
+    for _ in range(20):
+        if seen is None:
+            return None
+        kinds = {kind.__module__.partition(".")[0] for kind in type(seen).__mro__}
+        if kinds & _DATABASES or any(kind.__module__ == "django.db.utils" for kind in type(seen).__mro__):
+            origin = getattr(seen, "orig", None) or seen.__cause__ or seen
+            codes = (getattr(one, name, None) for one in (seen, origin) for name in ("sqlstate", "pgcode"))
+            code = next((c for c in codes if isinstance(c, str) and c.isalnum()), "")
+            return f"{type(error).__name__} of the database" + (f" (SQLSTATE {code})" if code else "")
+        seen = seen.__cause__ if seen.__cause__ is not None and str(seen.__cause__)[:200] in str(seen) else None
+    return None
 
 
 def of_job(job: Job | None, limit: int, ended: JobStatus | None = None) -> tuple[str, str]:
@@ -307,5 +395,8 @@ def of_job(job: Job | None, limit: int, ended: JobStatus | None = None) -> tuple
     if job.status is JobStatus.SUCCEEDED:
         return "do", result_text(job.output, limit)
     error = job.error or {}
-    words = f"{error.get('type', 'Error')}: {error.get('message', '')}"
+    kind, message = str(error.get("type", "Error")), str(error.get("message", ""))
+    if kind.rpartition(".")[2] in _OF_DATABASES or "[SQL:" in message or "\nDETAIL:" in message:
+        return "fail", f"failed: {kind} of the database"
+    words = message if kind == ToolError.__name__ else f"{kind}: {message}"
     return "fail", f"failed: {clean(words)[:LONGEST_ERROR]}"

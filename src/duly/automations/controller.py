@@ -406,6 +406,7 @@ class SessionController:
     def close_active_session(
         self, connection: Connection, session: Session, end_reason: SessionEndReason, detail: str, done: Pass, actor: str,
         resume_at: datetime | None = None, resumes_early: bool = False, lets_finish: bool = False, is_busy: bool = False,
+        told: str | None = None,
     ) -> None:  # fmt: skip
         """Take the slot from a session that has it: reason and release in one transaction (T001-g), the next pass in the same one.
 
@@ -414,7 +415,7 @@ class SessionController:
         where a call cannot be cancelled, nobody gets the slot before that has ended (R001-54).
         """
         now = self.db.present(connection)
-        stopped = Stopped(end_reason, detail)
+        stopped = Stopped(end_reason, detail, told)
         self._release(connection, session, stopped, now, done, actor, resume_at, resumes_early, lets_finish, is_busy)
         self._pass(connection, self.store.hold_slot(connection, session.slot), now, done)
 
@@ -451,7 +452,9 @@ class SessionController:
         if busy is not None and busy.tool:
             detail += f"; its call of {busy.tool} was under way, and the slot is free when that has ended"
         lets_finish = lets_finish and busy is not None and busy.job_id is not None
-        self._end(c, held, stopped.end_reason, detail, now, done, actor, resume_at, resumes_early, lets_finish)
+        self._end(
+            c, held, stopped.end_reason, detail, now, done, actor, resume_at, resumes_early, lets_finish, stopped.told
+        )
         if busy is not None:
             done.look_at = now + LOOK_AGAIN
             done.tell("slot_busy", "info", slot=held.slot, session=held.id, tool=busy.tool or None)
@@ -459,7 +462,7 @@ class SessionController:
 
     def _end(
         self, c: Connection, session: Session, reason: SessionEndReason | None, detail: str, now: datetime, done: Pass, actor: str,
-        resume_at: datetime | None = None, resumes_early: bool = False, lets_finish: bool = False,
+        resume_at: datetime | None = None, resumes_early: bool = False, lets_finish: bool = False, told: str | None = None,
     ) -> None:  # fmt: skip
         self.store.leave(c, session, reason, detail, now, resume_at, resumes_early)
         ended = reason in ENDED
@@ -473,6 +476,8 @@ class SessionController:
         level = "info" if reason in (SessionEndReason.COMPLETED, SessionEndReason.SUSPENDED) else "warning"
         if actor == _ITSELF and reason is SessionEndReason.COMPLETED:
             detail = ""  # the summary is something that was said: it stands in the session alone
+        elif told is not None:
+            detail = told
         self.store.audit(
             c, session, ACTOR if actor == _ITSELF else actor, SESSION_ENDED if ended else INTERRUPTED, level,
             reason="CRASH" if reason is None else reason.value, detail=detail[:500], automation=session.automation_id,
@@ -485,10 +490,12 @@ class SessionController:
         )  # fmt: skip
 
     def end_by_itself(
-        self, connection: Connection, session: Session, reason: SessionEndReason, detail: str, done: Pass, is_busy: bool = False
+        self, connection: Connection, session: Session, reason: SessionEndReason, detail: str, done: Pass, is_busy: bool = False,
+        told: str | None = None,
     ) -> None:  # fmt: skip
-        """As ``close_active_session``, from the job that runs the session: it is not cancelled, it ends."""
-        self.close_active_session(connection, session, reason, detail, done, _ITSELF, is_busy=is_busy)
+        """As ``close_active_session``, from the job that runs the session: it is not cancelled, it ends. ``told``: what events and the trail say
+        instead of the detail."""
+        self.close_active_session(connection, session, reason, detail, done, _ITSELF, is_busy=is_busy, told=told)
 
     # ------------------------------------------------------------------
 

@@ -13,7 +13,15 @@ from sqlalchemy import Connection, Text, cast, delete, insert, null, select, upd
 from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
-from duly.automations.automation import Automation, Definition, limits_json, read_limits, schedule_json
+from duly.automations.automation import (
+    Automation,
+    Definition,
+    asking_json,
+    limits_json,
+    read_asking,
+    read_limits,
+    schedule_json,
+)
 from duly.automations.providers.base import Message, Role
 from duly.automations.records import RecordStore
 from duly.automations.session import SessionType, Status
@@ -141,7 +149,7 @@ class DefinitionStore:
         messages = self.records.messages(connection, row.seed_session_id) or [Message(Role.USER, "")]
         definition = Definition(
             row.name, tuple(replace(m, calls=()) for m in messages), schedule, tuple(row.triggers), tuple(row.tools), row.slot, row.provider,
-            row.model, bool(row.dismiss_older_instances), window, read_limits(row.limits),
+            row.model, bool(row.dismiss_older_instances), window, read_limits(row.limits), **read_asking(row.asking or {}),
         )  # fmt: skip
         return Automation(
             row.id, row.tenant, definition, bool(row.is_enabled), row.version, row.reference_at, row.seed_session_id, row.created_at, row.updated_at,
@@ -167,11 +175,11 @@ def _free(name: str) -> Iterator[None]:
 
 
 def _columns(d: Definition) -> dict[str, Any]:
-    schedule = schedule_json(d.schedule)
+    schedule, asking = schedule_json(d.schedule), asking_json(d)
     lists: dict[str, Sequence[str]] = {"triggers": d.triggers, "tools": d.tools}
     return {
         "name": d.name, "slot": d.slot, "schedule": null() if schedule is None else schedule, "provider": d.provider, "model": d.model,
         "dismiss_older_instances": d.dismiss_older_instances,
-        "catch_up_window": None if d.catch_up_window is None else d.catch_up_window.total_seconds(), "limits": limits_json(d.limits),
+        "catch_up_window": None if d.catch_up_window is None else d.catch_up_window.total_seconds(), "limits": limits_json(d.limits), "asking": asking or null(),
         **{name: list(value) for name, value in lists.items()},
     }  # fmt: skip

@@ -37,7 +37,7 @@ class Automations(Editing, Looking, Duty):
         super().__init__(app)
 
         async def ai_session(session: int, activation: str, reason: str = "", context: Context = INJECT) -> dict[str, Any]:  # fmt: skip
-            running = Running(app, self.controller, self.tools, self.provider)
+            running = Running(app, self.controller, self.tools, self.provider, self.cost)
             return await run_session(running, context, session, activation, reason)
 
         app.task(AI_SESSION, queue=QUEUE, max_attempts=1)(ai_session)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from duly.automations.ground import Ground
 from duly.automations.host import Host
-from duly.automations.providers.base import Provider
+from duly.automations.prices import Cost, cost_of, read_table
+from duly.automations.providers.base import Prices, Provider
 from duly.automations.tools import Toolbox
 from duly.kernel.payload import check_name
 
@@ -21,6 +22,7 @@ class Equipment(Ground):
         super().__init__(app)
         self.tools = Toolbox(app)
         self._providers: dict[str, Provider] = {}
+        self._prices: Mapping[str, Prices] | None = None
 
     @overload
     def tool(self, fn: F, /) -> F: ...
@@ -45,6 +47,12 @@ class Equipment(Ground):
         check_name(name, "provider")
         self._providers[name] = provider
         return provider
+
+    def cost(self, provider: Provider, model: str | None = None) -> Cost | None:
+        """What answers of a model cost; None where nobody knows. Raises InvalidArgument: the setting ai_prices is wrong."""
+        if self._prices is None:
+            self._prices = read_table(self._app.settings.ai_prices)
+        return cost_of(self._prices, provider, model)
 
     def provider(self, name: str | None = None) -> Provider:
         """A provider by name; None: the one of the setting ``ai_provider``. Raises InvalidArgument."""

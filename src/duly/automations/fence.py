@@ -74,9 +74,10 @@ class Fence:
         return await self.db.arun(self.db.write, fenced)
 
     async def end(
-        self, reason: SessionEndReason, detail: str, also: Callable[[Connection, datetime], Any] | None = None, **values: Any
+        self, reason: SessionEndReason, detail: str, also: Callable[[Connection, datetime], Any] | None = None, told: str | None = None, **values: Any
     ) -> None:  # fmt: skip
-        """End the session: what came last, the reason, the release of the slot and the next pass are one transaction (T001-g)."""
+        """End the session: what came last, the reason, the release of the slot and the next pass are one transaction (T001-g). ``told``: what
+        events and the audit trail say instead of ``detail``, where that may repeat what was said."""
 
         def act(connection: Connection) -> Pass:
             done = Pass()
@@ -85,7 +86,7 @@ class Fence:
                 self.controller.store.touch(connection, self.session_id, self.activation, **values)
                 also(connection, self.db.present(connection))
             is_busy = any(not one.done() for one in self.left)
-            self.controller.end_by_itself(connection, session, reason, detail, done, is_busy)
+            self.controller.end_by_itself(connection, session, reason, detail, done, is_busy, told)
             # not before: whoever ends a session locks the jobs of its calls before its own
             self.controller.engine.store.hold(connection, self.job.claimed)
             return done

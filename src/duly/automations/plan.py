@@ -265,6 +265,8 @@ class Stopped:
 
     end_reason: SessionEndReason | None
     detail: str
+    #: What events and the audit trail say instead, where the detail may repeat what was said in the session.
+    told: str | None = None
 
 
 def inactivity(last: datetime, now: datetime) -> timedelta:

@@ -7,9 +7,8 @@ the watchdog (R001-21).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -73,6 +72,52 @@ def opening(type: SessionType, planned: datetime | None = None) -> Message:
     return Message(Role.SYSTEM, AUTOMATION_PROMPT + said)
 
 
+#: What the model is told of a call whose middle a crash came into.
+INTERRUPTED = "this call was interrupted: it may or may not have done its work"
+#: What the results of calls that brought nothing begin with.
+_FAILURES = ("failed:", "failed;", "refused:", INTERRUPTED)
+#: What the reason of a round begins with whose answer held nothing.
+SAID_NOTHING = "the model said nothing"
+#: What an automation is told whose answer neither calls a tool nor says that it is done, where its definition says ``ask``.
+NO_CALL = (
+    "Your answer called no tool and did not say that the work is done. Call the next tool, or call `finish` with "
+    '{"completed": true} (or write {"completed": true} as the last line).'
+)
+NO_CALL_TWICE = "the model answered twice without calling a tool or saying that it is done (no_call is ask)"
+
+
+def is_failure(result: str) -> bool:
+    """Does the result of a call say that it brought nothing? What a tool answers is JSON, and never begins so."""
+    return result.startswith(_FAILURES)
+
+
+def said_nothing(answer: Answer) -> str | None:
+    """Why an answer that holds neither text nor calls is none; None for any other."""
+    if answer.text.strip() or answer.calls:
+        return None
+    return f"{SAID_NOTHING} (finish_reason {clean_word(answer.finish_reason) or answer.stop.value})"
+
+
+def clean_word(word: str) -> str:
+    """A provider's word for why an answer ended, short enough for a sentence."""
+    return "".join(c for c in word if c.isalnum() or c in "_-.")[:40]
+
+
+def uncut(answer: Answer) -> Answer:
+    """An answer that was cut, with each of its calls refused: its arguments may be a part of what was meant, also where they are JSON, and a
+    tool's defaults are not what was asked for. Calls of an answer that ended for a reason that nobody knows are refused, too."""
+    if answer.stop not in (Stop.LENGTH, Stop.FILTERED, Stop.OTHER):
+        return answer
+    why = {
+        Stop.LENGTH: "your answer was cut at the most tokens that it may have",
+        Stop.FILTERED: "the provider held a part of your answer back",
+    }.get(
+        answer.stop, f"your answer ended for a reason that is not known ({clean_word(answer.finish_reason) or 'none'})"
+    )
+    said = f"{why}, so this call may not be whole, and nothing was called. Ask for it again, with less in one answer"
+    return replace(answer, calls=tuple(replace(call, problem=call.problem or said) for call in answer.calls))
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """What an answer means for its session."""
@@ -93,7 +138,11 @@ def meaning(answer: Answer, type: SessionType) -> Meaning:
         return Meaning(error="the provider held its answer back (content filter)")
     if type is not SessionType.AUTOMATION:
         return Meaning(calls=calls)
-    ends = [call for call in answer.calls if call.name == FINISH and call.arguments.get("completed") is True]
+    ends = [
+        call
+        for call in answer.calls
+        if call.name == FINISH and not call.problem and call.arguments.get("completed") is True
+    ]
     if ends:
         summary = ends[-1].arguments.get("summary")
         return Meaning(True, _kept(summary), calls)
@@ -103,19 +152,16 @@ def meaning(answer: Answer, type: SessionType) -> Meaning:
     return Meaning(said is not None, said or "", calls)
 
 
-_FENCE = re.compile(r"```(?:json)?\s*(\{.*?\})\s*```\s*\Z", re.DOTALL)
-
-
 def said_in_text(text: str) -> str | None:
-    """The summary of an answer that ends with an object in which ``completed`` is true; None where it does not."""
-    stripped = text.rstrip()
-    fenced = _FENCE.search(stripped[-20_000:])
-    candidates = [fenced[1]] if fenced else []
-    lines = stripped.splitlines()
-    if lines:
-        candidates.append(lines[-1].strip().strip("`"))
-    # an answer may be such an object and nothing else, over several lines
-    candidates.append(stripped[:20_000])
+    """The summary of an answer that ends with an object in which ``completed`` is true; None where it does not. Takes time by the length of
+    the text, whatever stands in it."""
+    stripped = text.rstrip()[-20_000:]
+    # an answer may be such an object and nothing else, over several lines; or end with one, in a fence or as its last line
+    candidates = [stripped, stripped[stripped.rfind("\n") + 1 :].strip().strip("`")]
+    if stripped.endswith("```"):
+        fence = stripped.rfind("```", 0, -3)
+        if fence >= 0:
+            candidates.insert(0, stripped[fence + 3 : -3].strip().removeprefix("json").strip())
     for candidate in candidates:
         if not candidate.startswith("{"):
             continue

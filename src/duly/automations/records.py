@@ -15,7 +15,7 @@ from sqlalchemy import Connection, and_, delete, exists, func, insert, literal, 
 
 from duly.automations.plan import Spent
 from duly.automations.protocol import unanswered
-from duly.automations.providers.base import Message, Role, ToolCall
+from duly.automations.providers.base import Message, Original, Role, ToolCall, Usage
 from duly.automations.session import CALL_LIFECYCLE, CallStatus, RoundReason
 from duly.automations.tables import ai_calls, ai_messages, ai_rounds, ai_sessions, automation_skips
 from duly.storage.database import Database
@@ -74,6 +74,8 @@ class Round:
     output_tokens: int
     cost_micros: int
     error: str | None
+    #: How many answers to this question broke off in a row.
+    unanswered: int = 0
 
 
 class RecordStore:
@@ -87,7 +89,7 @@ class RecordStore:
     def said(self, connection: Connection, session_id: int, after: int = 0) -> list[Said]:
         """What was said in a session behind a position, in order."""
         query = (
-            select(M.position, M.role, M.text, M.calls, M.call_id, M.round, M.created_at)
+            select(M.position, M.role, M.text, M.calls, M.call_id, M.round, M.created_at, M.original)
             .where(M.session_id == session_id, M.position > after).order_by(M.position)
         )  # fmt: skip
         return [Said(row.position, _message(row), row.round, row.created_at) for row in connection.execute(query)]
@@ -98,7 +100,7 @@ class RecordStore:
 
     def is_unanswered(self, connection: Connection, session_id: int) -> bool:
         """Is the model to be asked: has something been said, or were its calls answered, since it spoke last?"""
-        query = select(M.role, M.text, M.calls, M.call_id).where(
+        query = select(M.role, M.text, M.calls, M.call_id, M.original).where(
             M.session_id == session_id, M.role != Role.SYSTEM.value
         )
         row = connection.execute(query.order_by(M.position.desc()).limit(1)).first()
@@ -111,7 +113,8 @@ class RecordStore:
         last: int = connection.execute(select(func.coalesce(func.max(M.position), 0)).where(M.session_id == session_id)).scalar_one()  # fmt: skip
         rows = [
             {"session_id": session_id, "position": last + n, "role": m.role.value, "text": m.text.replace("\x00", ""), "calls": _calls(m) if m.calls else null(),
-             "call_id": m.call_id, "round": round, "created_at": now}
+             "call_id": m.call_id, "round": round, "created_at": now,
+             "original": null() if m.original is None else {"origin": m.original.origin, "message": m.original.message}}
             for n, m in enumerate(messages, 1)
         ]  # fmt: skip
         for row in rows:
@@ -187,7 +190,7 @@ class RecordStore:
         status = CALL_LIFECYCLE.target(None, "ask")
         made = []
         for number, call in enumerate(asked, last + 1):
-            one = Call(session_id, number, round, call.id, call.name[:200], dict(call.arguments), status, asked_at=now)
+            one = Call(session_id, number, round, call.id, call.name[:200], dict(call.shown), status, asked_at=now)
             connection.execute(insert(ai_calls).values(
                 session_id=session_id, number=number, round=round, call_id=one.call_id, tool=one.tool, arguments=one.arguments, status=status.value,
                 asked_at=now,
@@ -227,31 +230,48 @@ class RecordStore:
             query = query.where(R.activation == activation)
         return [
             Round(row.session_id, row.number, RoundReason(row.reason), row.activation, row.started_at, row.answered_at, row.input_tokens,
-                  row.output_tokens, row.cost_micros, row.error)
+                  row.output_tokens, row.cost_micros, row.error, row.unanswered or 0)
             for row in connection.execute(query)
         ]  # fmt: skip
 
     def begin_round(
-        self, connection: Connection, session_id: int, number: int, automation_id: int | None, reason: RoundReason, activation: str, now: datetime
+        self, connection: Connection, session_id: int, number: int, automation_id: int | None, reason: RoundReason, activation: str, now: datetime,
+        reserved: Usage = Usage(), cost_micros: int = 0,
     ) -> None:  # fmt: skip
-        """A question is about to be asked. A round that was begun before and got no answer is begun again, under the same number."""
+        """A question is about to be asked. A round that was begun before and got no answer is begun again, under the same number. ``reserved``:
+        what it may use is counted from here on, so that a crash in its middle leaves it counted; ``end_round`` puts it right."""
         again = update(ai_rounds).where(R.session_id == session_id, R.number == number)
-        if connection.execute(again.values(activation=activation, started_at=now, reason=reason.value)).rowcount == 0:
+        used = {
+            "input_tokens": R.input_tokens + reserved.input_tokens, "output_tokens": R.output_tokens + reserved.output_tokens,
+            "cost_micros": R.cost_micros + cost_micros,
+        }  # fmt: skip
+        if (
+            connection.execute(
+                again.values(activation=activation, started_at=now, reason=reason.value, **used)
+            ).rowcount
+            == 0
+        ):
             connection.execute(insert(ai_rounds).values(
                 session_id=session_id, number=number, automation_id=automation_id, reason=reason.value, activation=activation, started_at=now,
-                input_tokens=0, output_tokens=0, cost_micros=0,
+                input_tokens=reserved.input_tokens, output_tokens=reserved.output_tokens, cost_micros=cost_micros,
             ))  # fmt: skip
 
     def end_round(
         self, connection: Connection, session_id: int, number: int, *, now: datetime | None, input_tokens: int = 0, output_tokens: int = 0,
-        cost_micros: int = 0, error: str | None = None,
+        cost_micros: int = 0, error: str | None = None, unanswered: int = 0,
     ) -> None:  # fmt: skip
-        """Note the answer of a round, or (``now`` None) why it has none; what it used is added up, as each question is billed."""
+        """Note the answer of a round, or (``now`` None) why it has none; what it used is added up, as each question is billed, less what was
+        reserved for it. ``unanswered``: answers to it that broke off in a row."""
         values = {
+            "unanswered": unanswered,
             "answered_at": now, "input_tokens": R.input_tokens + input_tokens, "output_tokens": R.output_tokens + output_tokens,
             "cost_micros": R.cost_micros + cost_micros, "error": error,
         }  # fmt: skip
         connection.execute(update(ai_rounds).where(R.session_id == session_id, R.number == number).values(**values))
+
+    def round(self, connection: Connection, session_id: int, number: int) -> Round | None:
+        """One round of a session."""
+        return next((one for one in self.rounds(connection, session_id) if one.number == number), None)
 
     def spent(self, connection: Connection, session_id: int, automation_id: int | None, since: datetime) -> Spent:
         """What a session has used, and all sessions of its automation since an instant (the local midnight)."""
@@ -270,13 +290,19 @@ class RecordStore:
 
 
 def _message(row: Any) -> Message:
-    calls = tuple(ToolCall(c["id"], c["name"], c["arguments"], c.get("problem", "")) for c in row.calls or ())
-    return Message(Role(row.role), row.text, calls, row.call_id)
+    calls = tuple(
+        ToolCall(c["id"], c["name"], c["arguments"], c.get("problem", ""), c.get("written", ""))
+        for c in row.calls or ()
+    )
+    kept = row.original
+    return Message(Role(row.role), row.text, calls, row.call_id, kept and Original(kept["origin"], kept["message"]))
 
 
 def _calls(message: Message) -> list[dict[str, Any]]:
     return [
-        {"id": c.id, "name": c.name, "arguments": dict(c.arguments), **({"problem": c.problem} if c.problem else {})}
+        {"id": c.id, "name": c.name, "arguments": dict(c.arguments)}
+        | ({"problem": c.problem} if c.problem else {})
+        | ({"written": c.written} if c.written else {})
         for c in message.calls
     ]
 

@@ -73,6 +73,8 @@ automations = Table(
     Column("updated_at", Instant, nullable=False),
     Column("updated_by", Text, nullable=False),
     Column("removed_at", Instant),
+    #: How it is asked (JSON object: max_tokens, temperature, no_call, max_unanswered), where it is not as usual.
+    Column("asking", Json),
     info=ddl(sqlite_autoincrement=True),
 )
 _there = "removed_at IS NULL"
@@ -160,6 +162,8 @@ ai_messages = Table(
     #: The round in which it was said; null for what people and seeds say.
     Column("round", Integer),
     Column("created_at", Instant, nullable=False),
+    #: Of an assistant: the message as its provider sent it, and which one that was (JSON object: origin, message).
+    Column("original", Json),
     PrimaryKeyConstraint("session_id", "position"),
 )
 
@@ -203,6 +207,8 @@ ai_rounds = Table(
     Column("cost_micros", BigInteger, nullable=False),
     #: Why the last question of this round was not answered.
     Column("error", Text),
+    #: How many answers to it broke off in a row; null for none.
+    Column("unanswered", Integer),
     PrimaryKeyConstraint("session_id", "number"),
 )
 Index("ix_ai_rounds_spent", ai_rounds.c.automation_id, ai_rounds.c.started_at)

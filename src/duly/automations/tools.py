@@ -32,6 +32,10 @@ LONGEST = 4_000
 ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
 
 
+class ToolError(Exception):
+    """Raise it in a tool to say what the AI is told, in these words and no others: ``raise ToolError("There is no order 17.")``."""
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
     """A function that sessions may call."""
@@ -101,6 +105,10 @@ class Toolbox:
         others = [parameter for parameter, kind in injected.items() if not kind.endswith("session")]
         if others:
             raise InvalidArgument(f"tool {called}", f"takes {others[0]}, and a tool is no job.", "Make it a task.")
+        if inspect.isgeneratorfunction(inspect.unwrap(fn)) or inspect.isgeneratorfunction(type(fn).__call__):
+            raise InvalidArgument(
+                f"tool {called}", "is a generator, which nobody would go through.", "Return a list instead of yielding."
+            )
         check_callable(fn, f"tool {called}", injected)
         session = session_parameter(fn)
         if timeout is not None:

@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import TypeAlias
 
 from duly.automations.protocol import FINISH, meaning, unanswered
-from duly.automations.providers.base import Answer, Message, Role, ToolCall
-from duly.automations.session import RoundReason, SessionType
-from duly.kernel.verdict import Kind, Verdict
+from duly.automations.providers.base import Answer, Message, Owner, Role, ToolCall
+from duly.automations.records import Call
+from duly.automations.session import CallStatus, RoundReason, SessionType
+from duly.kernel.verdict import Kind, Refusal
 
 #: The longest quota that is waited for, in seconds.
 LONGEST_QUOTA = 3_600.0
@@ -119,22 +120,75 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
+class Shorten:
+    """The conversation is shortened, and asked again at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It is not: an automation ends, a chat waits for its person."""
+    """It is not: an automation ends, a chat waits for its person. ``why``: besides what the refusal says."""
+
+    why: str = ""
 
 
 #: What may go better by itself. None of it is counted: it is asked with exactly the same messages.
-_PASSING = (Kind.TRANSIENT, Kind.UNKNOWN, Kind.THROTTLED, Kind.BUSY)
+PASSING = (Kind.TRANSIENT, Kind.THROTTLED, Kind.BUSY)
+#: The longest wait between two questions whose answers broke off, in seconds.
+LONGEST_WAIT = 3_600.0
+#: The wait where the account or the configuration is at fault, in seconds: nothing goes better before somebody has done something.
+HELD = 300.0
 
 
-def after_refusal(verdict: Verdict, type: SessionType, now: datetime, retry: float) -> Again | GiveUp:
-    """What follows a refusal. ``retry``: seconds between two tries at the least (R001-17)."""
+def after_refusal(
+    refused: Refusal, type: SessionType, now: datetime, retry: float, *, unanswered: int = 0, most: int = 1, is_short: bool = False
+) -> Again | Shorten | GiveUp:  # fmt: skip
+    """What follows a refusal. ``retry``: seconds between two tries at the least (R001-17). ``unanswered``: how many answers in a row broke off,
+    with this one; at ``most`` it is given up (R001-50). ``is_short``: the conversation has been shortened for this question already.
+
+    What is the account's fault, the configuration's, the server's or the network's ends no automation: it waits (in the end as
+    NETWORK_ERROR, without the slot). What is the session's own ends it.
+    """
+    verdict, owner = refused.verdict, getattr(refused, "owner", None)
+    if getattr(refused, "is_too_long", False) and not is_short:
+        return Shorten()
     if type is not SessionType.AUTOMATION:
         return GiveUp()
-    if verdict.kind in _PASSING:
+    if verdict.kind is Kind.UNKNOWN:  # it was asked and may be billed: counted, and not for ever
+        if unanswered >= most:
+            return GiveUp(f"{unanswered} answers in a row broke off, and {most} may (max_unanswered)")
+        return Again(max(min(LONGEST_WAIT, retry * 2.0 ** (unanswered - 1)), verdict.after or 0.0))
+    if verdict.kind in PASSING:
         return Again(max(retry, verdict.after or 0.0))
     if verdict.kind is Kind.QUOTA and verdict.until is not None:
         wait = (verdict.until - now).total_seconds()
         if wait < LONGEST_QUOTA:
             return Again(max(retry, wait))
+    if owner in (Owner.ACCOUNT, Owner.CONFIGURATION):
+        return Again(max(retry, HELD))
     return GiveUp()
+
+
+# ---------------------------------------------------------------------- calls that fail again and again
+
+#: The same call that has failed so often is not made again …
+MOST_SAME = 3
+#: … and asked for so often, it ends an automation.
+ENDS_AT = 6
+
+
+def same_failures(calls: Sequence[Call], call: Call) -> int:
+    """How often the same call (tool and arguments) has failed before ``call``, since it last succeeded."""
+    count = 0
+    for one in calls:
+        if one.number >= call.number or one.tool != call.tool or one.arguments != call.arguments or one.is_open:
+            continue
+        count = 0 if one.status is CallStatus.DONE else count + 1
+    return count
+
+
+def stuck(calls: Sequence[Call]) -> str | None:
+    """Why an automation ends that asks for the same failing call again and again; None where it does not."""
+    if not calls or calls[-1].is_open or calls[-1].status is CallStatus.DONE:
+        return None
+    times = same_failures(calls, calls[-1]) + 1
+    return f"it has asked {times} times for the same call of a tool, which fails" if times >= ENDS_AT else None

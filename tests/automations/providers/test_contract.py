@@ -60,7 +60,7 @@ class TestOpenAI(OverHttp):
     refusals: ClassVar = {
         Kind.TRANSIENT: Status.error(503, "server_error"),
         Kind.THROTTLED: Status.error(429, "requests", code="rate_limit_exceeded", retry_after="7"),
-        Kind.PERMANENT: Status.error(404, "invalid_request_error", "no such model", code="model_not_found"),
+        Kind.PERMANENT: Status.error(400, "invalid_request_error", "messages: wrong"),
         Kind.AUTH: Status.error(
             401, "invalid_request_error", f"Incorrect API key provided: {KEY}", code="invalid_api_key"
         ),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from automations.providers.hands import KEY, WEATHER, ask, refused, user
 from automations.servers import AI, Gone, Says, Silent, Status
 from duly.automations.providers import openai
-from duly.automations.providers.base import Message, Prices, Question, Role, Stop, ToolCall, ToolSpec, Usage
+from duly.automations.providers.base import Message, Prices, Question, Refused, Role, Stop, ToolCall, ToolSpec, Usage
 from duly.automations.providers.openai import OpenAICompatible
 from duly.automations.providers.shared import Names
 from duly.kernel.errors import InvalidArgument
@@ -133,6 +133,7 @@ def test_tokens_are_told_and_cost_what_the_prices_say(ai: AI) -> None:
     [
         ("stop", False, Stop.END), ("length", False, Stop.LENGTH), ("content_filter", False, Stop.FILTERED), ("tool_calls", True, Stop.CALLS),
         ("stop", True, Stop.CALLS), ("length", True, Stop.LENGTH), ("tool_calls", False, Stop.END), ("eos", False, Stop.END),
+        ("insufficient_system_resource", True, Stop.OTHER),
     ],
 )  # fmt: skip
 def test_why_an_answer_ended_is_said(ai: AI, why: str, calls: bool, stop: Stop) -> None:
@@ -197,7 +198,7 @@ def test_arguments_are_the_same_however_they_are_cut_in_pieces(arguments: dict[s
 
 @pytest.mark.parametrize(
     "arguments",
-    ['{"a": 1', "[1]", "null", '{"a": NaN}', '{"a": "\\u0000"}', '{"a": 1e999}', "[" * 100_000, '{"a": "\\ud800"}'],
+    ['{"a": 1', "[1]", '{"a": NaN}', '{"a": "\\u0000"}', '{"a": 1e999}', "[" * 100_000, '{"a": "\\ud800"}'],
 )
 def test_arguments_that_nobody_could_use_are_the_problem_of_the_call(ai: AI, arguments: str) -> None:
     ai.answers.append(Says("", [("weather", arguments), ("weather", {"city": "Rome"})]))
@@ -248,12 +249,20 @@ def test_an_answer_that_said_why_it_ended_is_whole_although_its_tokens_are_lost(
     ("reply", "kind", "after"),
     [
         (Status.error(400, "invalid_request_error", "too long", code="context_length_exceeded"), Kind.PERMANENT, None),
-        (Status.error(404, "invalid_request_error", code="model_not_found"), Kind.PERMANENT, None),
+        (Status.error(404, "invalid_request_error", code="model_not_found"), Kind.AUTH, None),
         (Status.error(422, "invalid_request_error"), Kind.PERMANENT, None),
         (Status(422, {"detail": [{"loc": ["body", "messages"], "msg": "wrong"}]}), Kind.PERMANENT, None),
         (Status.error(413), Kind.PERMANENT, None),
-        (Status(307, {}, {"Location": "/elsewhere"}), Kind.PERMANENT, None),
-        (Status(200, b"<html>", {"Content-Type": "text/html"}), Kind.PERMANENT, None),
+        (Status(307, {}, {"Location": "/elsewhere"}), Kind.AUTH, None),
+        (Status(200, b"<html>", {"Content-Type": "text/html"}), Kind.TRANSIENT, None),
+        (Status(200, {"hello": 1}), Kind.AUTH, None),
+        (Status(200, {"error": {"message": "over", "code": 429}}), Kind.THROTTLED, None),
+        (Status(200, {"error": {"message": "no money", "code": "insufficient_quota"}}), Kind.QUOTA, None),
+        (Status(403, b"<html>Blocked by the firewall</html>", {"Content-Type": "text/html"}), Kind.TRANSIENT, None),
+        (Status(404, b"<html>"), Kind.AUTH, None),
+        (Status.error(504), Kind.UNKNOWN, None),
+        (Status.error(418), Kind.UNKNOWN, None),
+        (Status.error(400, code="content_policy_violation"), Kind.PERMANENT, None),
         (Status.error(401, code="invalid_api_key"), Kind.AUTH, None),
         (Status.error(403, "permission_error"), Kind.AUTH, None),
         (Status.error(402), Kind.QUOTA, None),
@@ -291,11 +300,14 @@ def test_what_is_no_answer_has_its_class(ai: AI, reply: Any, kind: Kind, after: 
     assert len(ai.questions) == 1  # asking again is for others to decide
 
 
-def test_what_a_refused_question_lacks_is_told_on_one_line_and_without_the_key(ai: AI) -> None:
-    ai.answers.append(Status.error(400, "invalid_request_error", f"This is\ntoo long for {KEY}. " + "x" * 1000))
-    reason = refused(provider(ai)).reason
-    assert reason.startswith("the AI answered 400 invalid_request_error: This is too long for …. xxx")
-    assert len(reason) < 400
+def test_what_the_provider_says_of_a_question_is_kept_apart_from_its_class(ai: AI) -> None:
+    # it may quote the conversation, so events and the trail have the class alone
+    ai.answers.append(Status.error(400, "invalid_request_error", f"This is\nwrong for {KEY}. " + "x" * 1000))
+    with pytest.raises(Refused) as caught:
+        ask(provider(ai))
+    assert str(caught.value) == "the AI answered 400 invalid_request_error"
+    assert caught.value.said.startswith("This is wrong for …. xxx")
+    assert len(caught.value.said) <= 300
 
 
 def test_a_key_is_in_no_log_although_the_other_side_repeats_it(ai: AI, caplog: pytest.LogCaptureFixture) -> None:

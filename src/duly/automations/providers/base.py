@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from duly.kernel.verdict import Refusal, Verdict
+
+#: The name under which arguments that are not a JSON object are shown.
+AS_WRITTEN = "_as_written"
+
 
 class Role(StrEnum):
     """Who says a message."""
@@ -34,23 +39,46 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model asks for. ``id`` is the model's own, unique within its answer; ``problem`` says why its arguments could not be
-    read (they are empty then)."""
+    """A call that the model asks for. ``id`` is the model's own, unique within its answer. ``problem`` says why it must not be made: its
+    arguments could not be read (they are empty then), or its answer was cut. ``written``: such arguments, as the model wrote them."""
 
     id: str
     name: str
     arguments: Mapping[str, Any]
     problem: str = ""
+    written: str = ""
+
+    @property
+    def shown(self) -> Mapping[str, Any]:
+        """The arguments as the record and the model are shown them: those that could not be read are one text."""
+        return {AS_WRITTEN: self.written} if self.problem and self.written and not self.arguments else self.arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something that was said. ``calls`` only of an assistant; ``call_id`` only of a tool: the call that this is the result of."""
+    """Something that was said. ``calls`` and ``original`` only of an assistant; ``call_id`` only of a tool: the call that this is the result
+    of."""
 
     role: Role
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
+    #: The same as its provider sent it, fields that Duly does not know included; the provider sends it back unchanged.
+    original: Original | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """An answer with neither text nor calls. APIs refuse a conversation that holds one."""
+        return self.role is Role.ASSISTANT and not self.calls and not self.text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """An assistant's message in the words of its API. ``origin`` names the API, the server and the model: it goes back to these only, for
+    others refuse fields that they do not know."""
+
+    origin: str
+    message: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +112,8 @@ class Stop(StrEnum):
     LENGTH = "length"
     #: The provider holds the rest back.
     FILTERED = "filtered"
+    #: For a reason that this provider does not know. No call of such an answer is made.
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +124,9 @@ class Answer:
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
     stop: Stop = Stop.END
+    #: The provider's own word for why it ended, such as ``length``; empty where it said none.
+    finish_reason: str = ""
+    original: Original | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +141,42 @@ class Prices:
         return round(self.input * usage.input_tokens + self.output * usage.output_tokens)
 
 
+class Refused(Refusal):
+    """A Refusal that says more, so that the right thing follows: whose fault it is, and what had been used by then."""
+
+    def __init__(
+        self, verdict: Verdict, *, owner: Owner, said: str = "", usage: Usage | None = None, context_limit: int | None = None,
+        is_too_long: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(verdict)
+        self.owner = owner
+        #: What the other side said. It may quote the conversation: for the record of the session alone.
+        self.said = said
+        #: What was told and heard of an answer that broke off; None where nothing is known.
+        self.usage = usage
+        #: The conversation is longer than the model can hold; ``context_limit``: how many tokens it holds, where that was said.
+        self.is_too_long, self.context_limit = is_too_long, context_limit
+
+
+class Owner(StrEnum):
+    """Whose fault an answer is that is none."""
+
+    #: This session: what it holds is refused, however often it is asked.
+    SESSION = "session"
+    #: The account: money, limits, a key.
+    ACCOUNT = "account"
+    #: The configuration: the model, the URL.
+    CONFIGURATION = "configuration"
+    #: The provider's server.
+    SERVER = "server"
+    #: What lies between: a proxy, a firewall, a lost connection.
+    NETWORK = "network"
+
+
 class Provider(Protocol):
     """An AI that can be asked.
 
-    ``prices`` None: its cost is not known, and counts as nothing.
+    ``prices``: those of the model that it was configured with; None: not known (``duly.automations.prices`` may know them).
     """
 
     name: str

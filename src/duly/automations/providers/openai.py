@@ -7,30 +7,62 @@ come is an unknown outcome, and may be billed.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from duly._version import __version__
 from duly.automations.providers import shared
-from duly.automations.providers.base import Answer, Message, Prices, Question, Role, Stop, ToolCall, Usage
-from duly.kernel.verdict import Kind, Refusal, Verdict, refusal
+from duly.automations.providers.base import (
+    Answer,
+    Message,
+    Original,
+    Owner,
+    Prices,
+    Question,
+    Refused,
+    Role,
+    Stop,
+    ToolCall,
+    Usage,
+)
+from duly.automations.providers.verdicts import Row, refused, word_of
+from duly.kernel.verdict import Kind, Refusal, refusal
 
-#: Codes and types of errors after which nothing is answered before somebody has paid or raised a limit.
-_PAID_OUT = frozenset({
-    "insufficient_quota", "credit_balance_exhausted", "organization_spend_limit_exceeded", "project_spend_limit_exceeded",
-    "organization_usage_limit_exceeded", "billing_hard_limit_reached", "billing_not_active",
-})  # fmt: skip
+#: Whose fault an answer is (codes and types of errors of OpenAI, Azure, vLLM, llama.cpp and OpenRouter).
+VERDICTS: tuple[Row, ...] = (
+    # nothing is answered before somebody has paid or raised a limit
+    *(Row(None, word, Kind.QUOTA, Owner.ACCOUNT, "somebody has to pay, or to raise a limit") for word in (
+        "insufficient_quota", "credit_balance_exhausted", "organization_spend_limit_exceeded", "project_spend_limit_exceeded",
+        "organization_usage_limit_exceeded", "billing_hard_limit_reached", "billing_not_active",
+    )),
+    *(Row(None, word, Kind.PERMANENT, Owner.SESSION, "the conversation is too long", is_too_long=True) for word in (
+        "context_length_exceeded", "exceed_context_size_error", "string_above_max_length",
+    )),
+    *(Row(None, word, Kind.PERMANENT, Owner.SESSION, "the provider does not answer what it holds") for word in (
+        "content_filter", "content_policy_violation", "moderation_blocked",
+    )),
+    *(Row(None, word, Kind.AUTH, Owner.CONFIGURATION, "the model is not known there") for word in (
+        "model_not_found", "model_not_available", "deployment_not_found", "DeploymentNotFound",
+    )),
+    *(Row(status, "invalid_api_key", Kind.AUTH, Owner.ACCOUNT, "the key is not taken") for status in (400, 401, 403)),
+    Row(403, "unsupported_country_region_territory", Kind.AUTH, Owner.ACCOUNT, "not from this country"),
+)  # fmt: skip
 #: What an error within a stream says, as the status that it would have had.
 _STATUS = {
     "rate_limit_exceeded": 429, "rate_limit_error": 429, "slow_down": 429, "requests": 429, "tokens": 429, "invalid_api_key": 401,
     "authentication_error": 401, "permission_error": 403, "invalid_request_error": 400, "context_length_exceeded": 400,
+    "exceed_context_size_error": 400, "model_not_found": 404, "content_filter": 400,
 }  # fmt: skip
+#: Why an answer ended, in small letters. One that is not here is ``Stop.OTHER``: nothing is called.
 _STOPS = {
-    "stop": Stop.END, "tool_calls": Stop.CALLS, "function_call": Stop.CALLS, "length": Stop.LENGTH, "content_filter": Stop.FILTERED,
+    "stop": Stop.END, "end_turn": Stop.END, "eos": Stop.END, "eos_token": Stop.END, "stop_sequence": Stop.END, "tool_calls": Stop.CALLS,
+    "tool_call": Stop.CALLS, "tool_use": Stop.CALLS, "function_call": Stop.CALLS, "length": Stop.LENGTH, "max_tokens": Stop.LENGTH,
+    "model_length": Stop.LENGTH, "content_filter": Stop.FILTERED, "safety": Stop.FILTERED, "recitation": Stop.FILTERED,
 }  # fmt: skip
 #: What a server refused by its name: (URL, model) → names. For the life of the process.
 _refused: dict[tuple[str, str], frozenset[str]] = {}
@@ -58,6 +90,15 @@ class OpenAICompatible:
     def __repr__(self) -> str:
         return f"OpenAICompatible({self._at!r}, model={self._model!r})"
 
+    @property
+    def model(self) -> str:
+        """The model that it was configured with."""
+        return self._model
+
+    @property
+    def url(self) -> str:
+        return self._at.url
+
     async def is_reachable(self) -> bool:
         return await self._at.is_reachable()
 
@@ -66,7 +107,7 @@ class OpenAICompatible:
         place, names = (self._at.url, model), shared.Names(question)
         without = _refused.get(place, frozenset())
         while True:
-            sent = body(question, model, self._max_tokens, names, without)
+            sent = body(question, model, self._max_tokens, names, without, self._origin(model))
             try:
                 answer = await self._asked(sent, question, say, names)
             except _Unliked as error:
@@ -92,10 +133,14 @@ class OpenAICompatible:
         if answer.status != 200:
             if answer.status in (404, 405):
                 return f"{self._at!r} answers; it has no list of models to look for {self._model} in"
-            raise Refusal(classify(answer.status, answer.headers, answer.body.get("error"), self._at.clean))
+            word = word_of(answer.body.get("error"), answer.json if isinstance(answer.json, dict) else None)
+            raise classify(answer.status, answer.headers, answer.body.get("error"), self._at.clean, word)
         listed = answer.body.get("data")
         known = {one.get("id") for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
         return f"{self._at!r} answers, and {'knows' if self._model in known else 'does not list'} {self._model}"
+
+    def _origin(self, model: str) -> str:
+        return f"openai {self._at.url} {model}"
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "User-Agent": f"duly/{__version__}"}
@@ -112,27 +157,30 @@ class OpenAICompatible:
             "POST", f"{self._at.url}/chat/completions", timeout=self._timeout, headers=self._headers(), content=orjson.dumps(sent)
         ) as streamed:  # fmt: skip
             if streamed.status != 200:
-                error = await shared.error_of(streamed)
-                found = classify(streamed.status, streamed.headers, error, self._at.clean)
+                error, word = await shared.error_of(streamed)
                 unliked = _unliked(streamed.status, error, sent)
-                raise _Unliked(unliked) if unliked else Refusal(found)
-            gathered = _Gathered(say, names, f"call-{len(question.messages)}")
+                if unliked:
+                    raise _Unliked(unliked)
+                raise classify(streamed.status, streamed.headers, error, self._at.clean, word)
+            gathered = _Gathered(say, names, f"call-{len(question.messages)}", self._origin(sent["model"]))
             if not streamed.has_events:  # a server that does not stream
-                whole = (await streamed.whole()).body
-                if not whole.get("choices") and not whole.get("error"):
-                    raise Refusal(classify(streamed.status, {}, None, self._at.clean))
-                self._take(gathered, whole)
+                whole = await streamed.whole()
+                if not whole.body.get("choices") and not whole.body.get("error"):
+                    word = word_of(None, whole.body if isinstance(whole.json, dict) else None)
+                    raise classify(streamed.status, {}, None, self._at.clean, word)
+                self._take(gathered, whole.body)
                 return gathered.answer("it says no reason why it ended")
             reason = "it ended without saying why"
             try:
                 async with aclosing(streamed.events()) as events:
                     async for event in events:
                         if event.data.strip() == "[DONE]":
+                            gathered.is_done = True
                             break
                         try:
                             chunk = shared.loads(event.data)
                         except ValueError:
-                            raise shared.broke_off("what came is not JSON") from None
+                            raise shared.broke_off("what came is not JSON", gathered.usage) from None
                         self._take(gathered, chunk)
             except Refusal as error:
                 if error.verdict.kind is not Kind.UNKNOWN:
@@ -146,7 +194,7 @@ class OpenAICompatible:
             return
         if chunk.get("error"):
             error = chunk["error"]
-            raise Refusal(classify(_status_of(error), {}, error, self._at.clean))
+            raise classify(_status_of(error), {}, error, self._at.clean)
         gathered.add(chunk)
 
 
@@ -161,12 +209,12 @@ class _Unliked(Exception):
 
 
 def body(
-    question: Question, model: str, max_tokens: int | None, names: shared.Names, without: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """The body of the request. ``without``: names that this server refused."""
+    question: Question, model: str, max_tokens: int | None, names: shared.Names, without: frozenset[str] = frozenset(), origin: str = ""
+) -> dict[str, Any]:  # fmt: skip
+    """The body of the request. ``without``: names that this server refused; ``origin``: whose own messages go back unchanged."""
     made: dict[str, Any] = {
         "model": model,
-        "messages": [_message(m, names) for m in shared.threaded(question.messages)],
+        "messages": [_message(m, names, origin) for m in shared.threaded(question.messages, origin)],
         "stream": True,
     }
     if "stream_options" not in without:
@@ -184,17 +232,41 @@ def body(
     return made
 
 
-def _message(message: Message, names: shared.Names) -> dict[str, Any]:
+def _message(message: Message, names: shared.Names, origin: str = "") -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": "tool", "tool_call_id": message.call_id or "", "content": message.text}
-    made: dict[str, Any] = {"role": message.role.value, "content": message.text}
-    if message.calls:
-        made["content"] = message.text or None
-        made["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": names.wire(c.name), "arguments": orjson.dumps(dict(c.arguments)).decode()}}
-            for c in message.calls
-        ]  # fmt: skip
+    kept: dict[str, Any] = {}
+    if (
+        message.original is not None
+        and message.original.origin == origin
+        and isinstance(message.original.message, dict)
+    ):
+        kept = copy.deepcopy(message.original.message)
+    made: dict[str, Any] = {"role": message.role.value, "content": message.text, **kept}
+    if not message.calls:
+        return made
+    if not message.text.strip() and not isinstance(made["content"], list):
+        made["content"] = None  # an empty text is refused by some
+    own = kept.get("tool_calls")
+    whole = own if isinstance(own, list) and len(own) == len(message.calls) else [{}] * len(message.calls)
+    made["tool_calls"] = [_call(c, names, one) for c, one in zip(message.calls, whole, strict=True)]
     return made
+
+
+def _call(call: ToolCall, names: shared.Names, kept: dict[str, Any]) -> dict[str, Any]:
+    """A call as it goes back. Arguments that are JSON stay as they were written; others would have some servers refuse the conversation for
+    good, and are shown as one text."""
+    own = kept.get("function")
+    function: dict[str, Any] = own if isinstance(own, dict) else {}
+    written = function.get("arguments") if not call.written and call.arguments else None
+    if not isinstance(written, str):
+        written = orjson.dumps(dict(call.shown)).decode()
+    return {
+        **kept,
+        "id": call.id,
+        "type": "function",
+        "function": {**function, "name": names.wire(call.name), "arguments": written},
+    }
 
 
 # ---------------------------------------------------------------------- what is answered
@@ -202,29 +274,39 @@ def _message(message: Message, names: shared.Names) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Call:
-    """A call that is still being written."""
+    """A call that is still being written. ``rest``: what else was said of it."""
 
     id: str = ""
     name: str = ""
     arguments: str = ""
+    rest: dict[str, Any] = field(default_factory=dict)
+    function: dict[str, Any] = field(default_factory=dict)
+
+    def original(self) -> dict[str, Any]:
+        function = {**self.function, "name": self.name, "arguments": self.arguments}
+        return {**self.rest, "id": self.id, "type": "function", "function": function}
 
 
 class _Gathered:
     """An answer, put together from its pieces."""
 
-    def __init__(self, say: Callable[[str], None], names: shared.Names, ident: str) -> None:
-        self._speech, self._names, self._ident = shared.Speech(say), names, ident
+    def __init__(self, say: Callable[[str], None], names: shared.Names, ident: str, origin: str = "") -> None:
+        self._speech, self._names, self._ident, self._origin = shared.Speech(say), names, ident, origin
         self._calls: list[_Call] = []
         #: The call that is written at an index: some servers give each its own id, and all of them the index 0.
         self._open: dict[Any, _Call] = {}
-        self._why, self._usage = "", Usage(is_complete=False)
+        self._rest: dict[str, Any] = {}
+        #: The content where it came as a list of parts.
+        self._parts: list[Any] = []
+        self._has_parts = False
+        self._why, self.usage, self.is_done = "", Usage(is_complete=False), False
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             told, said = shared.whole(usage.get("prompt_tokens")), shared.whole(usage.get("completion_tokens"))
             if told or said:
-                self._usage = Usage(told, said)
+                self.usage = Usage(told, said)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict) or choice.get("index") not in (0, None):
@@ -232,6 +314,11 @@ class _Gathered:
             delta = choice.get("delta") or choice.get("message")
             if isinstance(delta, dict):
                 self._speech.arrived(delta, ("content", "refusal"), "role")
+                self._part(delta.get("content"))
+                shared.merge(
+                    self._rest,
+                    {k: v for k, v in delta.items() if k not in ("role", "content", "refusal", "tool_calls")},
+                )
                 pieces = delta.get("tool_calls")
                 for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
                     if isinstance(piece, dict):
@@ -239,6 +326,15 @@ class _Gathered:
             why = choice.get("finish_reason")
             if isinstance(why, str) and why:
                 self._why = why
+
+    def _part(self, content: object) -> None:
+        self._has_parts = self._has_parts or isinstance(content, list)
+        for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else ():
+            last = self._parts[-1] if self._parts else None
+            if isinstance(last, dict) and isinstance(part, dict) and last.keys() == part.keys() == {"type", "text"}:
+                last["text"] = f"{last['text']}{part['text']}"
+            else:
+                self._parts.append(copy.deepcopy(part))
 
     def _called(self, piece: Mapping[str, Any], place: int) -> None:
         index, ident = piece.get("index"), piece.get("id")
@@ -249,9 +345,11 @@ class _Gathered:
             one = self._open[index] = _Call()
             self._calls.append(one)
         one.id = one.id or ident
+        shared.merge(one.rest, {k: v for k, v in piece.items() if k not in ("index", "id", "type", "function")})
         function = piece.get("function")
         if not isinstance(function, dict):
             return
+        shared.merge(one.function, {k: v for k, v in function.items() if k not in ("name", "arguments")})
         name, written = function.get("name"), function.get("arguments")
         one.name = one.name or (name if isinstance(name, str) else "")
         if isinstance(written, dict):
@@ -259,43 +357,49 @@ class _Gathered:
         one.arguments += written if isinstance(written, str) else ""
 
     def answer(self, reason: str) -> Answer:
-        """The whole of it. ``reason``: why there is no more. Raises Refusal (UNKNOWN): it did not come to its end."""
-        if not self._why:
-            raise shared.broke_off(reason)
+        """The whole of it. ``reason``: why there is no more. Raises Refused (UNKNOWN): it did not come to its end. ``[DONE]`` is an end, too;
+        without a ``finish_reason`` a call that has no arguments may not have come whole."""
+        if not self._why and not self.is_done:
+            raise shared.broke_off(reason, self.usage)
         text, calls, taken = self._speech.text(), list[ToolCall](), set[str]()
         for number, one in enumerate(self._calls, start=1):
             ident = one.id if one.id and one.id not in taken else f"{self._ident}-{number}"
             taken.add(ident)
-            calls.append(shared.call(ident, self._names.name(one.name), one.arguments))
-        stop = _STOPS.get(self._why, Stop.END)
+            made = shared.call(ident, self._names.name(one.name), one.arguments)
+            if not self._why and not one.arguments.strip():
+                made = replace(made, problem="its arguments did not come: the answer ended without saying why")
+            calls.append(made)
+        stop = _STOPS.get(self._why.lower(), Stop.OTHER) if self._why else Stop.END
         if calls and stop is Stop.END:
             stop = Stop.CALLS
         elif stop is Stop.CALLS and not calls:
             stop = Stop.END
-        return Answer(text, tuple(calls), self._usage, stop)
+        kept: dict[str, Any] = {
+            "role": "assistant",
+            **self._rest,
+            "content": self._parts if self._has_parts else text or None,
+        }
+        if self._calls:
+            kept["tool_calls"] = [one.original() for one in self._calls]
+        return Answer(text, tuple(calls), self.usage, stop, self._why, Original(self._origin, kept))
 
 
 # ---------------------------------------------------------------------- what refusals mean
 
 
-def classify(status: int, headers: Mapping[str, str], error: object, clean: Callable[[object], str]) -> Verdict:
-    """What an answer that is no answer means. ``error``: its object of that name; ``clean``: as ``Endpoint.clean``."""
+def classify(
+    status: int, headers: Mapping[str, str], error: object, clean: Callable[[object], str], word: str = ""
+) -> Refused:  # fmt: skip
+    """What an answer that is no answer means (``VERDICTS``). ``error``: its object of that name; ``clean``: as ``Endpoint.clean``; ``word``:
+    what stands for an answer without an error."""
     found = error if isinstance(error, dict) else {}
-    words = [shared.code(found.get("code")), shared.code(found.get("type"))]
-    reason = f"the AI answered {status} {words[0] or words[1]}".rstrip()
-    if _PAID_OUT & set(words) or status == 402:
-        return Verdict(Kind.QUOTA, reason)
-    after = shared.waits(headers)
-    if status == 429:
-        return Verdict(Kind.THROTTLED, reason, after)
-    if status in (401, 403):
-        return Verdict(Kind.AUTH, reason)  # what else it says may hold a part of the key
-    if status in (408, 409, 425) or status >= 500:
-        return Verdict(Kind.TRANSIENT, reason, after)
-    if status < 400:
-        return Verdict(Kind.PERMANENT, f"{reason}: that is not how this API answers. Is the base URL right?")
-    said = clean(found.get("message") if found else error)
-    return Verdict(Kind.PERMANENT, f"{reason}: {said}" if said else reason)
+    words = [w for w in (shared.code(found.get("code")), shared.code(found.get("type")), word) if w]
+    if status in (400, 413, 422) and shared.is_too_long(str(found.get("message") or "")):
+        words.append("context_length_exceeded")  # not every server has a word for it
+    said = (
+        "" if status in (401, 403) else clean(found.get("message") if found else error)
+    )  # it may hold a part of the key
+    return refused(VERDICTS, status, words, after=shared.waits(headers), said=said, limit=shared.limit_of(error))
 
 
 def _status_of(error: object) -> int:

@@ -6,23 +6,26 @@ Nothing here knows one API from another.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from duly.automations.providers.base import Message, Question, Role, ToolCall
+from duly.automations.providers import verdicts
+from duly.automations.providers.base import Message, Owner, Question, Refused, Role, ToolCall, Usage
 from duly.clock import SystemClock
 from duly.kernel.errors import InvalidArgument, InvalidPayload
 from duly.kernel.payload import check_value, read_json
 from duly.kernel.retry_after import LONGEST, retry_after
-from duly.kernel.verdict import Kind, Refusal, refusal
+from duly.kernel.verdict import Kind, Refusal, Verdict
 
 if TYPE_CHECKING:
     from duly.outbound import Streamed
@@ -112,21 +115,98 @@ def waits(headers: Mapping[str, str]) -> float | None:
     return None if after is None else min(after, LONGEST)
 
 
-async def error_of(streamed: Streamed) -> object:
-    """What an answer that is no answer says of itself: its ``error``, a mapping or a text. One that cannot be read says nothing."""
+async def error_of(streamed: Streamed) -> tuple[object, str]:
+    """What an answer that is no answer says of itself: its ``error``, a mapping or a text, and the word that stands for it where it has none
+    (``verdicts.NOT_JSON``, ``NO_ANSWER``)."""
     try:
-        body = (await streamed.whole()).body
+        answered = await streamed.whole()
     except Refusal:
-        return None
+        return None, ""
+    if not isinstance(answered.json, dict):
+        return None, verdicts.NOT_JSON
+    body = answered.body
     if body.get("error"):
-        return body["error"]
+        return body["error"], ""
     told = body.get("message") or body.get("detail")
-    return {"message": told if isinstance(told, str) else orjson.dumps(told).decode()} if told else None
+    if not told:
+        return None, verdicts.NO_ANSWER
+    return {"message": told if isinstance(told, str) else orjson.dumps(told).decode()}, ""
 
 
-def broke_off(reason: str) -> Refusal:
-    """It was asked, and its answer did not come to its end."""
-    return refusal(Kind.UNKNOWN, f"the AI was asked, and its answer broke off: {reason}")
+def broke_off(reason: str, usage: Usage | None = None) -> Refused:
+    """It was asked, and its answer did not come to its end. ``usage``: what it had told of it by then."""
+    verdict = Verdict(Kind.UNKNOWN, f"the AI was asked, and its answer broke off: {reason}")
+    return Refused(verdict, owner=Owner.NETWORK, usage=usage)
+
+
+_LIMIT = re.compile(
+    r"(?:context (?:length|window|size|limit)[^0-9]{0,40}|tokens? > |exceeds? [^0-9]{0,60}|limit of )(\d[\d,_]*)",
+    re.IGNORECASE,
+)
+
+
+def limit_of(error: object) -> int | None:
+    """How many tokens a model holds, where its refusal of a conversation that is too long says so."""
+    if not isinstance(error, Mapping):
+        return None
+    if told := whole(error.get("n_ctx")):
+        return told
+    found = _LIMIT.search(str(error.get("message") or "")[:2_000])
+    return int(re.sub("[,_]", "", found[1])) if found and len(found[1]) < 12 else None
+
+
+#: What refusals say of a conversation that is longer than the model can hold, where they have no word for it.
+_TOO_LONG = (
+    "prompt is too long",
+    "context length",
+    "context window",
+    "context size",
+    "context limit",
+    "too many input tokens",
+)
+
+
+def is_too_long(said: str) -> bool:
+    """Does a refusal say that the conversation is longer than the model can hold?"""
+    return any(words in said.lower() for words in _TOO_LONG)
+
+
+def merge(into: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Put a piece of a streamed object to those before it, whatever its fields are: texts are continued, lists grow (elements with an
+    ``index`` are merged with the one of that index), and of what names or counts the first stays.
+    """
+    for name, value in piece.items():
+        known = into.get(name)
+        if value is None:
+            continue
+        if known is None:
+            into[name] = _list([], value) if isinstance(value, list) else copy.deepcopy(value)
+        elif name in _ONCE:
+            continue
+        elif isinstance(known, str) and isinstance(value, str):
+            into[name] = known + value
+        elif isinstance(known, dict) and isinstance(value, Mapping):
+            merge(known, value)
+        elif isinstance(known, list) and isinstance(value, list):
+            _list(known, value)
+        else:
+            into[name] = copy.deepcopy(value)
+
+
+#: What each piece says again as it is.
+_ONCE = frozenset({"id", "index", "type", "role", "name", "format", "object", "model", "provider"})
+
+
+def _list(known: list[Any], pieces: list[Any]) -> list[Any]:
+    for piece in pieces:
+        index = piece.get("index") if isinstance(piece, dict) else None
+        of_index = (one for one in known if isinstance(one, dict) and one.get("index") == index)
+        same = next(of_index, None) if index is not None else None
+        if same is None:
+            known.append(copy.deepcopy(piece))
+        else:
+            merge(same, piece)
+    return known
 
 
 def unset(setting: str) -> str:
@@ -155,23 +235,27 @@ class Names:
         return self._names.get(wire, wire)
 
 
-def threaded(messages: Iterable[Message]) -> list[Message]:
+def threaded(messages: Iterable[Message], origin: str = "") -> list[Message]:
     """The same messages with ids of calls that any API takes, each of them once in a conversation: a session may have begun with another
-    model, and models repeat themselves.
+    model, and models repeat themselves. An id from ``origin`` itself goes back as it came. Answers that say nothing are left out.
     """
     out: list[Message] = []
     taken: set[str] = set()
     now: dict[str, str] = {}
     for message in messages:
+        if message.is_empty:
+            continue
         calls = []
+        own = message.original is not None and message.original.origin == origin
         for call in message.calls:
-            now[call.id] = made = _free(_plain(call.id, _LONGEST_ID), taken)
+            kept = own and call.id and call.id not in taken
+            now[call.id] = made = call.id if kept else _free(_plain(call.id, _LONGEST_ID), taken)
             taken.add(made)
-            calls.append(ToolCall(made, call.name, call.arguments, call.problem))
+            calls.append(replace(call, id=made))
         ident = message.call_id
         if ident is not None:
             ident = now.get(ident, _plain(ident, _LONGEST_ID))
-        out.append(Message(message.role, message.text, tuple(calls), ident))
+        out.append(replace(message, calls=tuple(calls), call_id=ident))
     return out
 
 
@@ -190,6 +274,15 @@ def _free(text: str, taken: Iterable[str]) -> str:
 # ---------------------------------------------------------------------- what is answered
 
 
+def spoken_in(content: object) -> list[str]:
+    """The texts of a content: a text, or a list of parts."""
+    if isinstance(content, list):
+        return [
+            t for part in content if isinstance(part, dict) for t in spoken_in(part.get("text") or part.get("refusal"))
+        ]
+    return [content] if isinstance(content, str) and content else []
+
+
 class Speech:
     """A text that comes in pieces, said as it comes: without NUL, which no database stores, and with both halves of each pair."""
 
@@ -199,7 +292,7 @@ class Speech:
     def arrived(self, piece: Mapping[str, Any], texts: Iterable[str], kind: str) -> None:
         """A piece of the answer came: the texts in it are said, and of anything else that something came. ``kind``: the field of it that tells
         nothing but what it is; so one that says nothing, as some servers send it to keep a connection, is no sign of life."""
-        said = [text for name in texts if isinstance(text := piece.get(name), str) and text]
+        said = [text for name in texts for text in spoken_in(piece.get(name))]
         for text in said:
             self.add(text)
         if not said and any(value for name, value in piece.items() if name != kind):
@@ -227,21 +320,24 @@ class Speech:
 
 
 def call(ident: str, name: str, arguments: str) -> ToolCall:
-    """A call from what the model wrote. Arguments that are no JSON object, or that nobody could store, are its ``problem``."""
+    """A call from what the model wrote; nothing and ``null`` are no arguments. Those that are no JSON object, or that nobody could store, are
+    its ``problem``."""
     if not arguments.strip():
         return ToolCall(ident, name, {})
     try:
         found = read_json(arguments, "arguments")
     except InvalidPayload as error:
-        return ToolCall(ident, name, {}, f"the arguments cannot be used: {error}")
+        return ToolCall(ident, name, {}, f"the arguments cannot be used: {error}", arguments)
     except InvalidArgument:
-        return ToolCall(ident, name, {}, "the arguments are not JSON")
+        return ToolCall(ident, name, {}, "the arguments are not JSON", arguments)
+    if found is None:
+        return ToolCall(ident, name, {})
     if not isinstance(found, dict):
-        return ToolCall(ident, name, {}, "the arguments are not a JSON object")
+        return ToolCall(ident, name, {}, "the arguments are not a JSON object", arguments)
     try:
         check_value(found, "arguments")
     except InvalidPayload as error:
-        return ToolCall(ident, name, {}, f"the arguments cannot be used: {error}")
+        return ToolCall(ident, name, {}, f"the arguments cannot be used: {error}", arguments)
     return ToolCall(ident, name, found)
 
 
