@@ -267,10 +267,8 @@ def test_a_conversation_that_is_too_long_is_shortened_and_asked_once_more(room: 
     assert room.session(ident).end_detail == "it fits"
     shortened = [m.text for m in room.model.questions[-1].messages if m.role is Role.TOOL]
     assert all("(shortened: the first" in text for text in shortened)
-    assert [len(m.text) for m in room.messages(ident) if m.role is Role.TOOL] == [
-        25_002,
-        25_002,
-    ]  # people read the whole
+    kept = [len(m.text) for m in room.messages(ident) if m.role is Role.TOOL]
+    assert kept[:2] == [25_002, 25_002]  # people read the whole
 
 
 def test_a_conversation_that_stays_too_long_ends_in_words(room: Room) -> None:
