@@ -162,7 +162,7 @@ def show_(which: int | str, last: int, tenant: str | None) -> None:
         ("provider", " ".join(filter(None, (d.provider, d.model))) or "of the settings"), ("tools", ", ".join(d.tools) or "none"),
         ("missed runs", ("only the latest" if d.dismiss_older_instances else "all, one after the other")
          + (f", not older than {span(window.total_seconds())}" if window else "")),
-        ("limits", _limits(a)), ("tenant", a.tenant if a.tenant != "default" else ""), ("version", f"{a.version}, changed {relative(a.updated_at, now)}"),
+        ("limits", _limits(a)), ("asked", _asked(a)), ("tenant", a.tenant if a.tenant != "default" else ""), ("version", f"{a.version}, changed {relative(a.updated_at, now)}"),
         ("prompt", d.messages[-1].text),
     ])  # fmt: skip
     if past:
@@ -180,6 +180,13 @@ def _limits(a: Automation) -> str:
         if most is not None:
             said.append(f"{most:,g} {words}")
     return ", ".join(said)
+
+
+def _asked(a: Automation) -> str:
+    """How it is asked, where that is not as usual."""
+    from duly.automations.automation import asking_json
+
+    return ", ".join(f"{name} {value}" for name, value in asking_json(a.definition).items())
 
 
 def _sessions(found: Sequence[Session], now: datetime) -> None:
@@ -270,6 +277,11 @@ def _defining(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--latest-only/--all-missed", "dismiss", default=None, help="Of several missed runs: only the latest, or all."),
         click.option("--catch-up-window", type=SPAN, metavar="SPAN", help="Missed runs older than this are left out: 2h."),
         click.option("--limit", "limits", multiple=True, metavar="NAME=N", help="max_rounds, max_calls, max_tokens, max_cents, …_per_day."),
+        click.option("--max-tokens", metavar="N", help="The longest answer, in tokens; none: the setting."),
+        click.option("--temperature", metavar="N", help="From 0 to 2; none: that of the provider."),
+        click.option("--no-call", type=click.Choice(["wait", "ask", "complete"]),
+                     help="What an answer without a call means: wait for a person, ask once more, or the work is done."),
+        click.option("--max-unanswered", metavar="N", help="End after this many answers in a row that broke off; none: the setting."),
         recurrences.options,
         _tenant,
     )):  # fmt: skip
@@ -328,6 +340,11 @@ def _definition(given: dict[str, Any], known: Automation | None) -> dict[str, An
             said[name] = None if given[name] == "none" else given[name]
     if given["slot"] is not None:
         said["slot"] = given["slot"]
+    for name in ("max_tokens", "temperature", "max_unanswered"):
+        if given[name] is not None:
+            said[name] = _limit(f"{name}={given[name]}")[1]
+    if given["no_call"] is not None:
+        said["no_call"] = given["no_call"]
     if given["dismiss"] is not None:
         said["dismiss_older_instances"] = given["dismiss"]
     if given["catch_up_window"] is not None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, computed_field
 from duly.accounts.account import Identity
 from duly.app import Duly
 from duly.automations.automation import Automation as Known
-from duly.automations.automation import definition_json
+from duly.automations.automation import NoCall, definition_json
 from duly.automations.door import Automations
 from duly.idempotency.http_request import key_of
 from duly.kernel.errors import InvalidArgument, WrongState
@@ -69,6 +69,14 @@ class Automation(BaseModel):
     dismiss_older_instances: bool
     catch_up_window: float | None = Field(description="Seconds.")
     limits: dict[str, Any] = Field(description="Those that are not at their defaults.")
+    max_tokens: int | None = Field(description="The longest answer, in tokens; null: the setting ai_max_tokens.")
+    temperature: float | None
+    no_call: NoCall = Field(
+        description="What an answer means that neither calls a tool nor says that the work is done."
+    )
+    max_unanswered: int | None = Field(
+        description="After so many answers in a row that broke off it ends; null: the setting."
+    )
     is_enabled: bool
     version: int
     error: str | None = Field(description="Why its schedule cannot be read.")
@@ -109,6 +117,10 @@ class Changes(Strict):
     dismiss_older_instances: bool | None = Field(None, description="Of several missed occurrences only the latest runs.")  # fmt: skip
     catch_up_window: float | Words | None = Field(None, description="How far back missed occurrences still run: seconds, or a span such as 2h.")  # fmt: skip
     limits: dict[str, float | int | None] | None = None
+    max_tokens: int | None = Field(None, description="The longest answer, in tokens; null: the setting ai_max_tokens.")
+    temperature: float | None = Field(None, description="From 0 to 2; null: that of the provider.")
+    no_call: NoCall | None = Field(None, description="What an answer means that neither calls a tool nor says that the work is done.")  # fmt: skip
+    max_unanswered: int | None = Field(None, description="After so many answers in a row that broke off it ends; null: the setting.")  # fmt: skip
 
 
 class AutomationIn(Changes):
@@ -118,7 +130,7 @@ class AutomationIn(Changes):
 
 
 class AutomationChange(Changes):
-    """What is not given stays. Null for schedule, provider, model and catch_up_window takes it away; elsewhere it is nothing."""
+    """What is not given stays. Null for schedule, provider, model, catch_up_window, max_tokens, temperature and max_unanswered takes it away; elsewhere it is nothing."""
 
     name: Name | None = None
 
@@ -303,7 +315,7 @@ def routes(app: Duly) -> Any:
 
 
 #: What a change may take away.
-NULLED = ("schedule", "provider", "model", "catch_up_window")
+NULLED = ("schedule", "provider", "model", "catch_up_window", "max_tokens", "temperature", "max_unanswered")
 
 
 def _definition(given: Changes, exclude: set[str] | None = None) -> dict[str, Any]:
