@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from duly.automations.automation import Automation, Definition
+    from duly.automations.automation import Automation, Definition, NoCall
     from duly.automations.door import Automations, Requested
     from duly.automations.plan import AutomationScheduler, Limits
     from duly.automations.providers.base import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SessionType,
         Status,
     )
+    from duly.automations.tools import ToolError
 
 __all__ = [
     "Answer",
@@ -37,6 +38,7 @@ __all__ = [
     "ExecutionTrigger",
     "Limits",
     "Message",
+    "NoCall",
     "Prices",
     "Provider",
     "Question",
@@ -49,6 +51,7 @@ __all__ = [
     "Status",
     "Stop",
     "ToolCall",
+    "ToolError",
     "ToolSpec",
     "Usage",
 ]
@@ -63,6 +66,7 @@ _HOMES = {
     "ExecutionTrigger": "session",
     "Limits": "plan",
     "Message": "providers.base",
+    "NoCall": "automation",
     "Prices": "providers.base",
     "Provider": "providers.base",
     "Question": "providers.base",
@@ -75,6 +79,7 @@ _HOMES = {
     "Status": "session",
     "Stop": "providers.base",
     "ToolCall": "providers.base",
+    "ToolError": "tools",
     "ToolSpec": "providers.base",
     "Usage": "providers.base",
 }
