@@ -94,6 +94,10 @@ class Automation(TypedDict):
     dismiss_older_instances: bool
     catch_up_window: float | None
     limits: dict[str, Any]
+    max_tokens: int | None
+    temperature: float | None
+    no_call: NoCall
+    max_unanswered: int | None
     is_enabled: bool
     version: int
     error: str | None
@@ -107,7 +111,7 @@ class Automation(TypedDict):
 
 
 class AutomationChange(TypedDict):
-    """What is not given stays. Null for schedule, provider, model and catch_up_window takes it away; elsewhere it is nothing."""
+    """What is not given stays. Null for schedule, provider, model, catch_up_window, max_tokens, temperature and max_unanswered takes it away; elsewhere it is nothing."""
 
     prompt: NotRequired[str | None]
     messages: NotRequired[list[MessageIn] | None]
@@ -120,6 +124,10 @@ class AutomationChange(TypedDict):
     dismiss_older_instances: NotRequired[bool | None]
     catch_up_window: NotRequired[float | str | None]
     limits: NotRequired[dict[str, Any] | None]
+    max_tokens: NotRequired[int | None]
+    temperature: NotRequired[float | None]
+    no_call: NotRequired[NoCall | None]
+    max_unanswered: NotRequired[int | None]
     name: NotRequired[str | None]
 
 
@@ -135,6 +143,10 @@ class AutomationIn(TypedDict):
     dismiss_older_instances: NotRequired[bool | None]
     catch_up_window: NotRequired[float | str | None]
     limits: NotRequired[dict[str, Any] | None]
+    max_tokens: NotRequired[int | None]
+    temperature: NotRequired[float | None]
+    no_call: NotRequired[NoCall | None]
+    max_unanswered: NotRequired[int | None]
     name: str
     is_enabled: NotRequired[bool]
     tenant: NotRequired[str | None]
@@ -802,6 +814,12 @@ class Minute(TypedDict):
 class Next(TypedDict):
     next_rounds: list[Upcoming]
     next: str | None
+
+
+class NoCall(TypedDict):
+    """What an answer means that neither calls a tool nor says that the work is done."""
+
+    pass
 
 
 class Occurrence(TypedDict):
