@@ -297,10 +297,11 @@ class Rounds:
             return await self._refused(state, question, begun, refused, heard, reserved, cost)
         seconds = self.db.clock.monotonic() - began
         usage = counted(answer, question, limits is not None)
-        over = await self._answered(state, begun, answer, provider, Billed.of(usage, cost), reserved)
+        used = Billed.of(usage, cost)
+        over = await self._answered(state, begun, answer, provider, used, reserved)
         self.controller.engine.emitter.emit(
             "session_round", "debug", session=state.session.id, round=begun.number, reason=begun.reason.value, seconds=seconds,
-            input_tokens=usage.input_tokens, output_tokens=usage.output_tokens,
+            input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cents=used.cost / 1e6,
             automation_name=state.session.title if state.automation is not None else None,
         )  # fmt: skip
         return over
@@ -344,6 +345,7 @@ class Rounds:
             self.controller.engine.emitter.emit(
                 "session_broke_off", "warning", session=session.id, round=begun.number, times=unanswered, most=most, reason=told,
                 after=next.after if isinstance(next, Again) else None, input_tokens=used.usage.input_tokens, output_tokens=used.usage.output_tokens,
+                cents=used.cost / 1e6, automation_name=session.title if state.automation is not None else None,
             )  # fmt: skip
         if isinstance(next, Shorten):
             limit = next_limit(question.messages, getattr(refused, "context_limit", None))

@@ -33,7 +33,7 @@ class SessionMetrics(Collector):
         self._not_run = 0
         self._hear: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "session_ended": self._on_ended, "session_interrupted": self._on_ended, "session_round": self._on_round,
-            "automation_not_run": self._on_not_run,
+            "session_broke_off": self._on_round, "automation_not_run": self._on_not_run,
         }  # fmt: skip
 
     def __call__(self, event: Event) -> None:
