@@ -10,8 +10,8 @@ from alembic import op
 
 from duly.storage.types import Json
 
-revision = "0016"
-down_revision = "0015"
+revision = "0017"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 #: The oldest revision whose code may still run on this schema.
