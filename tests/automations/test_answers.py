@@ -79,6 +79,9 @@ def test_answers_that_break_off_are_counted_and_end_at_a_bound_of_their_own(
     assert (row.input_tokens, row.output_tokens, row.unanswered) == (session.input_tokens, session.output_tokens, 4)
     told = room.told("session_broke_off")
     assert [(one["times"], one.get("after")) for one in told] == [(1, 30.0), (2, 60.0), (3, 120.0), (4, None)]
+    # for metrics
+    assert {one["automation_name"] for one in told} == {"briefing"}
+    assert round(sum(one["cents"] for one in told) * 1e6) == session.cost_micros > 0
 
 
 def test_answers_that_break_off_cannot_pass_the_bound_of_a_day(room: Room, clock: ManualClock) -> None:

@@ -102,6 +102,7 @@ def test_nothing_that_was_said_is_in_events_and_trail(room: Room) -> None:
         "seconds",
         "input_tokens",
         "output_tokens",
+        "cents",
         "automation_name",
     }
 
