@@ -189,9 +189,10 @@ def _foretold(
 
 def _report(publishing: Publishing, channel: str, payload: Mapping[str, Any]) -> Report:
     from duly.publishing import preflight
+    from duly.publishing.enqueue import report
 
     post = publishing.post(channel, payload)
-    return preflight.check(post, publishing.channels[channel].connector.rules, preflight.look(post))
+    return report(publishing.channels[channel].connector, post, preflight.look(post))
 
 
 def _findings(reports: Iterable[tuple[str, Report]]) -> None:
@@ -330,27 +331,34 @@ def channels(check: bool) -> int:
             "max_attempts": channel.max_attempts, "runnable": sum(one.channel == name for one in runnable), "held": held,
         }  # fmt: skip
         if check:
-            found["check"], found["works"] = _checked(channel.connector)
+            found["check"], found["works"], found["ends_at"] = _checked(channel.connector, app.engine.clock.now())
         rows.append(found)
     if state().json:
         show.as_json(rows)
     else:
         show.table(
             "!channel connector #limit #attempts #runnable held" + (" check" if check else ""),
-            (tuple(value for key, value in row.items() if key != "works") for row in rows),
+            (tuple(value for key, value in row.items() if key not in ("works", "ends_at")) for row in rows),
         )
     return 0 if all(row.get("works", True) for row in rows) else 1
 
 
-def _checked(connector: Any) -> tuple[str, bool]:
+def _checked(connector: Any, now: datetime) -> tuple[str, bool, datetime | None]:
+    """(what a connector says of its configuration, does it work, when its access ends)."""
     import asyncio
 
     from duly.kernel.verdict import Refusal
+    from duly.publishing.connectors.base import Ends
+
+    async def ask() -> tuple[str, datetime | None]:
+        return await connector.check(), await connector.ends() if isinstance(connector, Ends) else None
 
     try:
-        return asyncio.run(connector.check()), True
+        said, ends_at = asyncio.run(ask())
     except Refusal as error:
-        return error.verdict.reason, False
+        return error.verdict.reason, False, None
+    told = f"; the access ends {stamp(ends_at)} ({relative(ends_at, now)})" if ends_at else ""
+    return said + told, True, ends_at
 
 
 # ---------------------------------------------------------------------- the week

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from duly.kernel.backoff import Backoff
@@ -37,6 +38,7 @@ FIELDS = (
     "options",
 )
 V = TypeVar("V")
+_FILE = re.compile(r"\$\{file:([^}]+)\}")
 _WINDOW = ("days", "start", "end", "tz", "dates", "name")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -178,7 +180,8 @@ def read_channels(
 ) -> None:  # fmt: skip
     """Read a document ``{name: {connector, limit, rate, max_attempts, backoff, unknown, breaker, options}}``.
 
-    ``make(name, fields)`` makes each channel; ``${NAME}`` in a text is the environment variable. Raises InvalidDocument with everything
+    ``make(name, fields)`` makes each channel; ``${NAME}`` in a text is the environment variable, and ``${file:/run/secrets/token}`` the content
+    of a file, without blanks around it. Raises InvalidDocument with everything
     that is wrong, each with its place.
     """
     problems: list[Problem] = []
@@ -221,4 +224,13 @@ def _filled(source: Source, at: tuple[Any, ...], value: Any, environ: Mapping[st
     for name in _VARIABLE.findall(value):
         if name not in environ:
             wrong.append(source.problem(at, f"names the environment variable {name}, which is not set."))
+    whole = _FILE.fullmatch(value)
+    if whole is not None:
+        try:
+            return Path(whole[1]).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            wrong.append(
+                source.problem(at, f"names the file {whole[1]}, which cannot be read ({type(error).__name__}).")
+            )
+            return ""
     return _VARIABLE.sub(lambda match: environ.get(match[1], ""), value)

@@ -10,6 +10,7 @@ from typing import Any
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name
+from duly.kernel.source import InvalidDocument
 from duly.kernel.source import read as read_source
 from duly.publishing.channel import (
     Channel,
@@ -34,6 +35,7 @@ class Channels:
         self._app = app
         self._declared: dict[str, Channel] = {}
         self._read_file = False
+        self._from_file: frozenset[str] = frozenset()
 
     def declare(
         self, name: str, connector: str | Connector | Callable[[Run], Any], limit: int | None = 1, rate: Any = None, max_attempts: int | None = None,
@@ -102,6 +104,17 @@ class Channels:
             raise InvalidArgument("channel", f"is {name!r}, and no channel is called so.", f"Known are: {known}.")
         return found
 
+    def reload(self) -> None:
+        """Read the file again, with the environment and the files of secrets as they are now. What cannot be read stays as it was read last."""
+        if self._read_file:
+            fresh = Channels(self._app)
+            fresh._declared = {name: one for name, one in self._declared.items() if name not in self._from_file}
+            try:
+                fresh._load()
+            except InvalidDocument:
+                return
+            self._declared, self._from_file = fresh._declared, fresh._from_file
+
     def _load(self) -> None:
         file = self._app.settings.publish_channels
         if self._read_file or not file:
@@ -134,7 +147,7 @@ class Channels:
         read_channels(read_source(file), os.environ, make)
         # all of them or none: half a file is no file
         self._declared |= found
-        self._read_file = True
+        self._read_file, self._from_file = True, frozenset(found)
 
 
 def _folder(database_url: str) -> Path | None:

@@ -375,6 +375,8 @@ class Publishing:
         """
         self._app.open()
         self._keeper.retime()
+        self._keeper.tokens()
+        self._keeper.revive()
         return self._keeper.keep()
 
     # ------------------------------------------------------------------ the database

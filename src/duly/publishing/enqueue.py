@@ -17,11 +17,13 @@ from duly.jobs.job import Enqueued as EnqueuedJob
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import tz_version
 from duly.kernel.payload import check_text
+from duly.kernel.verdict import Refusal
 from duly.publishing import preflight
 from duly.publishing.channels import Channels
+from duly.publishing.connectors.base import Connector, Refuses
 from duly.publishing.host import Host
 from duly.publishing.keys import OLD, PREFIX
-from duly.publishing.post import read_post
+from duly.publishing.post import Post, read_post
 from duly.publishing.read import PublicationReader
 from duly.publishing.view import PUBLISH, Enqueued, publication
 
@@ -114,7 +116,7 @@ class PublicationMaker:
     def report(self, channel: str, payload: Mapping[str, Any]) -> preflight.Report:
         """What is to be said of a post, the files that it names on this machine included."""
         post = read_post(channel, payload)
-        return preflight.check(post, self._channels.get(channel).connector.rules, preflight.look(post))
+        return report(self._channels.get(channel).connector, post, preflight.look(post))
 
     def make(self, connection: Connection, given: Checked) -> list[Enqueued]:
         """Make them, in order. One whose key is taken is given as it stands, whatever is wrong with the post by now (R002-2, R002-17)."""
@@ -241,6 +243,19 @@ class PublicationMaker:
             PUBLISH, given, queue=one.channel, key=str(uuid.uuid4()) if key is None else key, unique_until="forever", run_at=one.run_at,
             max_attempts=chosen.max_attempts, tenant=tenant, meta=one.meta,
         )  # fmt: skip
+
+
+def report(
+    connector: Connector, post: Post, files: Mapping[str, preflight.File | None] | None = None
+) -> preflight.Report:
+    """What is to be said of a post for a channel's connector: by the channel's rules, and by what the connector refuses by itself."""
+    found = preflight.check(post, connector.rules, files)
+    if isinstance(connector, Refuses):
+        try:
+            connector.refuses(post)
+        except Refusal as error:
+            return found.with_refusal(error.verdict.reason)
+    return found
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -12,10 +13,12 @@ from duly.audit.store import record
 from duly.kernel.errors import DulyError, WrongState, brief
 from duly.kernel.events import Event
 from duly.kernel.localtime import resolve, tz_version
+from duly.kernel.verdict import Refusal
 from duly.publishing.admin import PublicationAdmin
 from duly.publishing.attempt import TOLD, Running
 from duly.publishing.channel import Channel
 from duly.publishing.channels import Channels
+from duly.publishing.connectors.base import Ends
 from duly.publishing.enqueue import LOCAL, ZONE, ZONE_DATA
 from duly.publishing.host import Host
 from duly.publishing.read import PublicationReader, settled
@@ -25,6 +28,8 @@ from duly.publishing.view import COMMENT, TYPES, Status
 RETIMED = "PUBLISH_RETIMED"
 #: Seconds between two looks at the zone data of posts; posts that are looked at at a time.
 LOOK_EVERY, PORTION = 3600.0, 1000
+#: Seconds between two questions for the end of a channel's access; between two tries of a paused channel, at first and at the most.
+ASK_EVERY, REVIVE_EVERY, REVIVE_MOST = 43_200.0, 60.0, 21_600.0
 
 
 def _newer(row: Any) -> tuple[datetime, str] | None:
@@ -51,6 +56,9 @@ class Keeper:
         self._app, self._channels, self._reader, self._admin, self._running = app, channels, reader, admin, running
         #: When posts were looked at for other zone data last (monotonic).
         self._looked: float | None = None
+        #: When channels were asked for the end of their access last (monotonic); how often a channel was revived, and when it may be tried again.
+        self._asked: float | None = None
+        self._tried: dict[str, tuple[int, float]] = {}
 
     def keep(self) -> int:
         """Complete failed and cancelled jobs whose publication is there, and tell of those of which nobody knows. Returns how many it completed."""
@@ -101,6 +109,55 @@ class Keeper:
                     meta={"was": row.due_at.isoformat(), "run_at": at.isoformat(), "local": row.meta[LOCAL], "tz": row.meta[ZONE]},
                 )  # fmt: skip
         return moved
+
+    def tokens(self) -> None:
+        """Ask twice a day when the access of each channel ends, for the alert ``publish_token_ending``."""
+        clock = self._app.engine.clock.monotonic()
+        if self._asked is not None and clock - self._asked < ASK_EVERY:
+            return
+        self._asked = clock
+        for name, channel in self._channels.all().items():
+            if not isinstance(channel.connector, Ends):
+                continue
+            try:
+                ends_at = asyncio.run(channel.connector.ends())
+            except Refusal:
+                continue  # its posts will say so
+            except Exception as error:
+                self._app.events.emit("publish_check_failed", "warning", channel=name, error=brief(error))
+                continue
+            self._app.engine.db.write(lambda c, n=name, at=ends_at: self._reader.store.token_ends(c, n, at))  # type: ignore[misc]
+
+    def revive(self) -> list[str]:
+        """Try channels that publishing has paused: their secret may have been replaced. Returns those that go on again.
+
+        A channel whose posts are refused again soon after is tried ever more seldom: its check says less than a post does.
+        """
+        app, now = self._app, self._app.engine.clock.monotonic()
+        paused = [
+            name
+            for name in app.engine.db.read(self._reader.store.paused_by_us)
+            if now >= self._tried.get(name, (0, 0.0))[1]
+        ]
+        if not paused:
+            return []
+        self._channels.reload()
+        out = []
+        for name in paused:
+            times = self._tried.get(name, (0, 0.0))[0]
+            self._tried[name] = (times, now + REVIVE_EVERY)
+            channel = self._channels.known(name)
+            if channel is None:
+                continue
+            try:
+                asyncio.run(channel.connector.check())
+            except Exception:  # noqa: S112  # it stays paused, and the alert says so
+                continue
+            self._tried[name] = (times + 1, now + min(REVIVE_EVERY * 4.0 ** (times + 1), REVIVE_MOST))
+            app.queues.resume(name, actor="publishing")
+            app.events.emit("publish_resumed", "info", channel=name)
+            out.append(name)
+        return out
 
     def heard(self, event: Event) -> None:
         """A worker of a channel begins: what the channel says becomes the queue's limit and rate. A post or a first comment has failed: it is told."""

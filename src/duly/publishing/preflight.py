@@ -83,6 +83,14 @@ class Report:
         """May it be enqueued without somebody saying so?"""
         return not self.errors
 
+    def with_refusal(self, reason: str) -> Report:
+        """The same with what the channel's connector refuses, ``field: reason``, where no check has said it already."""
+        field, colon, said = reason.partition(": ")
+        named = (field, said) if colon and " " not in field else ("payload", reason)
+        if any(one.field.partition("[")[0] == named[0].partition("[")[0] for one in self.errors):
+            return self
+        return Report((Finding(Severity.ERROR, named[0], f"{named[1].removesuffix('.')}."), *self.findings))
+
     def to_json(self) -> dict[str, Any]:
         """The report as plain values."""
         return {

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, case, func, or_, select, text, update
+from sqlalchemy import Connection, case, delete, func, or_, select, text, update
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.look import Found, Stream, below_of, walk
-from duly.jobs.tables import job_keys, jobs, jobs_done
+from duly.jobs.tables import job_keys, jobs, jobs_done, queues, system_state
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
 from duly.publishing.state import LIFECYCLE, State
@@ -25,6 +25,8 @@ from duly.storage.rows import by_index, insert_into
 BREAKER = "circuit breaker"
 #: The reason of a hold in front of another side that takes nothing.
 HELD = "waiting for the other side"
+#: The keys of ``system_state`` under which the ends of channels' access stand.
+ACCESS_ENDS = "publish_token:"
 #: While one publication is tried after such a hold, the reason begins so.
 TRIAL = f"{BREAKER}: a trial"
 #: Cancelled jobs are looked at for so long after their publication has last changed.
@@ -321,6 +323,23 @@ class PublicationStore:
         if rows:
             connection.execute(update(publications).where(p.job_id.in_([r[0] for r in rows])).values(holder=told))
         return [(r[0], r[1], r[2] == Status.CANCELLED.value) for r in rows]
+
+    def paused_by_us(self, connection: Connection) -> list[str]:
+        """Channels that publishing has paused."""
+        q = queues.c
+        return list(
+            connection.execute(select(q.name).where(q.paused_at.is_not(None), q.paused_by == "publishing")).scalars()
+        )
+
+    def token_ends(self, connection: Connection, channel: str, at: datetime | None) -> None:
+        """Remember when the access of a channel ends; None: it does not, or nobody says."""
+        s, key = system_state, f"{ACCESS_ENDS}{channel}"
+        if at is None:
+            connection.execute(delete(s).where(s.c.key == key))
+            return
+        values = {"value": at.isoformat(), "updated_at": self.db.present(connection)}
+        made = self._insert_into(s).values(key=key, **values)
+        connection.execute(made.on_conflict_do_update(index_elements=[s.c.key], set_=values))
 
     def mark_told(self, connection: Connection, job: int, holder: str, told: str) -> None:
         """People were told that nobody knows; the duty need not do it again."""

@@ -19,8 +19,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import MOST_ID, check_name, check_text
 from duly.kernel.recurrence.reading import read_instant
-from duly.publishing import preflight
 from duly.publishing.door import Publishing
+from duly.publishing.enqueue import report
 from duly.publishing.host import Host
 from duly.publishing.plan import Planned, load
 from duly.publishing.view import Publication, PublicationFilter
@@ -342,8 +342,7 @@ def _payload(given: PostIn) -> dict[str, Any]:
 
 
 def _report(publishing: Publishing, channel: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-    rules = publishing.channels[channel].connector.rules
-    return preflight.check(publishing.post(channel, payload), rules).to_json()
+    return report(publishing.channels[channel].connector, publishing.post(channel, payload)).to_json()
 
 
 def _filter(given: FilterIn, tenant: str) -> PublicationFilter:

@@ -183,7 +183,7 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
         Rule(
             "publish_paused", "publishing", "channel", "count", 0.0, 0.0, CRITICAL,
             "Channel {subject} is paused, because its other side does not accept its credentials. Its posts wait.",
-            "Replace the secret; the channel is tried again every ten minutes, or at once after duly queues resume CHANNEL.",
+            "Replace the secret; the channel is tried again every minute, or at once after duly queues resume CHANNEL.",
             calm=0,
         ),
         Rule(

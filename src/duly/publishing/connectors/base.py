@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
 from duly.publishing.post import Comment, Limits, Post, Published, Rules
@@ -79,6 +80,24 @@ class Linked(Protocol):
 
     async def link(self, remote_id: str) -> str | None:
         """The URL of a post; None when it is not known. Raises Refusal."""
+        ...
+
+
+@runtime_checkable
+class Refuses(Protocol):
+    """A connector that refuses some posts by itself, without asking: what it would say at the hour is said when the post is planned."""
+
+    def refuses(self, post: Post) -> None:
+        """Raise Refusal for a post that it would refuse. No request is made."""
+        ...
+
+
+@runtime_checkable
+class Ends(Protocol):
+    """A connector whose access ends at a time that is known before."""
+
+    async def ends(self) -> datetime | None:
+        """When the access ends (aware); None where it does not, or nobody says. Raises Refusal where it has ended."""
         ...
 
 

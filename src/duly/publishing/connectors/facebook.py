@@ -8,7 +8,7 @@ it was handed over is another one, whatever its text.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,7 +40,7 @@ class FacebookConnector:
     rules = Rules(caption_most=63_206, assets_most=10, asset_bytes={"image": 10 * 1024 * 1024, "video": 1024**3})
 
     def __init__(
-        self, *, page: str | int, token: str, url: str = URL, timeout: float = shared.TIMEOUT, settle: float = 60.0, media_root: str | None = None,
+        self, *, page: str | int, token: str | Callable[[], str], url: str = URL, timeout: float = shared.TIMEOUT, settle: float = 60.0, media_root: str | None = None,
         clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self._clock: Clock = clock or SystemClock()
@@ -188,12 +188,18 @@ class FacebookConnector:
 
     # ------------------------------------------------------------------ what else is asked
 
+    def refuses(self, post: Post) -> None:
+        kind_of(post)
+
     def preview(self, post: Post) -> Mapping[str, Any]:
         return shared.preview(self.name, post, edge=kind_of(post, strict=False), message=message(post))
 
     async def link(self, remote_id: str) -> str | None:
         answer = await self._graph.get(shared.segment(remote_id), fields="permalink_url")
         return _absolute(answer.get("permalink_url"))
+
+    async def ends(self) -> datetime | None:
+        return await self._graph.ends()
 
     async def limits(self) -> Limits | None:
         return None

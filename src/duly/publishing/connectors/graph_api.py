@@ -12,9 +12,9 @@ https://developers.facebook.com/docs/graph-api/overview/rate-limiting.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -50,14 +50,15 @@ _MEANINGS: dict[tuple[int, int | None], tuple[Kind, str, float | None]] = {
     (1, 2207057): (Kind.PERMANENT, "the offset of the thumbnail is outside the video", None),
     (1, None): (Kind.TRANSIENT, "an unknown error, perhaps an outage", None),
     (2, None): (Kind.TRANSIENT, "the service is not available", None),
-    (3, None): (Kind.PERMANENT, "the app may not do this", None),
-    (4, 2207051): (Kind.THROTTLED, "this activity is restricted for the account", _RESTRICTED),
+    (3, None): (Kind.AUTH, "the app may not do this", None),
+    (4, 2207051): (Kind.AWAY, "this activity is restricted for the account", _RESTRICTED),
     (4, None): (Kind.THROTTLED, "the app has made too many calls", _THROTTLED),
     (9, 2207042): (Kind.QUOTA, "the publishing limit of the account is reached", None),
-    (10, None): (Kind.PERMANENT, "permission is missing", None),
+    (10, None): (Kind.AUTH, "permission is missing", None),
     (17, None): (Kind.THROTTLED, "the account has made too many calls", _THROTTLED),
     (24, 2207006): (Kind.TRANSIENT, "the container was not found", None),
     (24, 2207008): (Kind.TRANSIENT, "the container was not found", None),
+    (25, 2207050): (Kind.AUTH, "the account is restricted: somebody has to look at it in the app", None),
     (32, None): (Kind.THROTTLED, "the page has had too many calls", _THROTTLED),
     (100, None): (Kind.PERMANENT, "a parameter is invalid", None),
     (102, None): (Kind.AUTH, "the session is over: a new token is needed", None),
@@ -68,14 +69,26 @@ _MEANINGS: dict[tuple[int, int | None], tuple[Kind, str, float | None]] = {
     (190, 467): (Kind.AUTH, "the token is invalid", None),
     (190, None): (Kind.AUTH, "the token is not accepted", None),
     (341, None): (Kind.THROTTLED, "a limit of the app is reached", _THROTTLED),
-    (368, None): (Kind.THROTTLED, "blocked for a while, because of the policies", _RESTRICTED),
+    (352, None): (Kind.PERMANENT, "the video's format is not taken", None),
+    (368, None): (Kind.AWAY, "blocked for a while, because of the policies", _RESTRICTED),
     (506, None): (Kind.PERMANENT, "a duplicate: it has probably been published already", None),
     (613, None): (Kind.THROTTLED, "a limit of calls is reached", _THROTTLED),
     (9004, 2207052): (Kind.TRANSIENT, "the media could not be fetched", None),
+    (9004, None): (Kind.TRANSIENT, "the media could not be fetched", None),
+    (9007, None): (Kind.TRANSIENT, "the media is not ready", _NOT_READY),
     (9007, 2207027): (Kind.TRANSIENT, "the media is not ready", _NOT_READY),
     (36000, 2207004): (Kind.PERMANENT, "the image is larger than 8 MiB", None),
+    (36000, None): (Kind.PERMANENT, "the image is too large", None),
+    (36001, None): (Kind.PERMANENT, "the image's format is not taken: JPEG is", None),
+    (36003, None): (Kind.PERMANENT, "the image's aspect ratio is not taken", None),
+    (36004, None): (Kind.PERMANENT, "the caption is too long", None),
     (1609005, None): (Kind.PERMANENT, "the link cannot be used", None),
 }
+#: Whose fault an answer of a kind is.
+_OWNERS = {
+    Kind.PERMANENT: "post", Kind.AUTH: "account", Kind.THROTTLED: "account", Kind.QUOTA: "account", Kind.AWAY: "account", Kind.TRANSIENT: "Meta",
+    Kind.UNKNOWN: "Meta",
+}  # fmt: skip
 #: Limits of business use cases: 80001 pages, 80002 Instagram, and their sisters.
 _BUSINESS = range(80000, 80015)
 #: A new container is needed, unless an earlier request may still publish the one there is.
@@ -126,10 +139,13 @@ def classify(status: int, body: object, headers: Mapping[str, str], now: datetim
     if said is None and 200 <= status < 300:
         return Verdict(Kind.SENT)
     verdict = _of_fault(said, now, doing) if said is not None and (said.code or said.transient) else None
-    verdict = verdict or _of_status(status, doing)
+    verdict = verdict or _of_status(status, doing, said is not None)
     name = f"{said.code}/{said.subcode}" if said and said.subcode else str(said.code) if said and said.code else ""
-    verdict = replace(verdict, reason=" ".join(["Meta answered", str(status), name, verdict.reason]).replace("  ", " "))
-    if verdict.kind is Kind.PERMANENT and said and said.message:
+    owner = verdict.owner or _OWNERS.get(verdict.kind, "")
+    verdict = replace(
+        verdict, owner=owner, reason=" ".join(["Meta answered", str(status), name, verdict.reason]).replace("  ", " ")
+    )
+    if verdict.kind in (Kind.PERMANENT, Kind.AUTH, Kind.AWAY) and said and said.message:
         verdict = replace(verdict, reason=f"{verdict.reason}: {_TOKENS.sub('…', said.message)[:200]}")
     named = retry_after(headers.get("retry-after"), now)
     if verdict.kind is Kind.THROTTLED:
@@ -154,14 +170,14 @@ def _of_fault(said: Fault, now: datetime, doing: Doing) -> Verdict | None:
     if code in _BUSINESS:
         return Verdict(Kind.THROTTLED, "a limit of calls for the business is reached", _THROTTLED)
     if 200 <= code <= 299:
-        return Verdict(Kind.PERMANENT, "permission is missing")
+        return Verdict(Kind.AUTH, "permission is missing")
     if said.transient:
         unsure = doing in ("send", "comment")
         return Verdict(Kind.UNKNOWN if unsure else Kind.TRANSIENT, "an error that passes")
     return None
 
 
-def _of_status(status: int, doing: Doing) -> Verdict:
+def _of_status(status: int, doing: Doing, own: bool) -> Verdict:
     """What an answer means whose error nobody knows, or that holds none."""
     if status == 429:
         return Verdict(Kind.THROTTLED, "too many calls", _THROTTLED)
@@ -170,7 +186,13 @@ def _of_status(status: int, doing: Doing) -> Verdict:
     if status < 300 or status in (408, 425) or status >= 500:
         unsure = doing in ("send", "comment")
         return Verdict(Kind.UNKNOWN if unsure else Kind.TRANSIENT, "no answer of its own" if status < 300 else "")
-    return Verdict(Kind.PERMANENT, "")
+    if status == 413:
+        return Verdict(Kind.PERMANENT, "it is too large")
+    if status in (403, 406) and not own:
+        return Verdict(Kind.AWAY, "something before Meta answers in its place", owner="site")
+    # an error that no list has: the cautious side
+    unsure = doing in ("send", "comment")
+    return Verdict(Kind.UNKNOWN if unsure else Kind.TRANSIENT, "an error that is not known")
 
 
 def regain(headers: Mapping[str, str]) -> float | None:
@@ -231,12 +253,34 @@ class MetaRefusal(Refusal):
 
 
 class GraphApi:
-    """Requests to the Graph API with one token."""
+    """Requests to the Graph API with one token. ``token``: a text, or a function that is asked for it at each request."""
 
-    def __init__(self, token: str, url: str, timeout: float, clock: Clock) -> None:
-        self._token = shared.secret(token, "token")
+    def __init__(self, token: str | Callable[[], str], url: str, timeout: float, clock: Clock) -> None:
+        self._given = token if callable(token) else shared.secret(token, "token")
         self.url = shared.url(url, "url")
         self._timeout, self._clock = shared.number(timeout, "timeout", above=0, most=600), clock
+
+    @property
+    def _token(self) -> str:
+        return shared.secret(self._given(), "token") if callable(self._given) else self._given
+
+    async def ends(self) -> datetime | None:
+        """When the access that the token gives ends (aware); None where it does not, or Meta does not say. Raises MetaRefusal where it has ended.
+
+        The one request that has a token in its address: Meta takes it nowhere else.
+        """
+        try:
+            data = (await self.get("debug_token", input_token=self._token)).get("data")
+        except MetaRefusal as error:
+            if error.verdict.kind is Kind.AUTH and error.fault is not None and error.fault.code in (102, 190):
+                raise
+            return None  # tokens of Instagram Login are not told about
+        said = data if isinstance(data, dict) else {}
+        if said.get("is_valid") is False:
+            raise MetaRefusal(Verdict(Kind.AUTH, "Meta says that the token is not valid", owner="account"))
+        found = [said.get("expires_at"), said.get("data_access_expires_at")]
+        seconds = [one for one in found if isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < 4e9]
+        return datetime.fromtimestamp(min(seconds), UTC) if seconds else None
 
     async def get(self, path: str, **query: object) -> Mapping[str, Any]:
         """Read. Raises MetaRefusal."""

@@ -2,15 +2,16 @@
 
 https://developers.facebook.com/docs/instagram-platform/content-publishing. Meta fetches the media from a public URL. There is no
 idempotency key, but a container is published once and says so. Its id is noted before it is published, so whatever became of an answer,
-its status tells: PUBLISHED is a success whose id is not known. What is newest in the account is never taken for the post.
+its status tells: PUBLISHED is a success. Its id is that of the one medium with its caption since then; what is newest in the account is never
+taken for the post.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from duly.clock import SystemClock
@@ -28,6 +29,8 @@ _PASSED = frozenset({
 _TYPES = frozenset({"IMAGE", "REELS", "STORIES", "CAROUSEL"})
 #: How long the first look waits for the second, in seconds; each wait is twice the one before, up to ``poll_interval``.
 _FIRST = 2.0
+#: How far the clocks of Instagram and of this side may be apart.
+_SKEW = timedelta(seconds=5)
 #: For how long a container must not be found before it is no passing mishap of reading, and at what code that is.
 _GONE, _MISSING = timedelta(minutes=5), 100
 
@@ -47,7 +50,7 @@ class InstagramConnector:
     )  # fmt: skip
 
     def __init__(
-        self, *, account: str | int, token: str, url: str = URL, timeout: float = shared.TIMEOUT, poll_interval: float = 60.0, patience: float = 300.0,
+        self, *, account: str | int, token: str | Callable[[], str], url: str = URL, timeout: float = shared.TIMEOUT, poll_interval: float = 60.0, patience: float = 300.0,
         clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self._account = shared.number_name(account, "account")
@@ -94,7 +97,7 @@ class InstagramConnector:
                 await self._missed(str(container), notebook, error.verdict.reason)
             raise
         if status == "PUBLISHED":
-            return Published()
+            return await self._found(post, notebook)
         if status in ("EXPIRED", "ERROR"):
             await self._forget(notebook)
             return None
@@ -104,6 +107,28 @@ class InstagramConnector:
             await notebook.note(tried=True, missed_at=None, lost=None)
             return None
         raise refusal(Kind.UNKNOWN, f"the container says {status!r}")
+
+    async def _found(self, post: Post, notebook: Notebook) -> Published:
+        """A post that is there: its id is that of the one medium with its caption since it was handed over, if there is one and no other."""
+        since = shared.instant(notebook.facts.get("ahead_at"))
+        if since is None or not post.caption.strip():
+            return Published()
+        alike: list[Published] = []
+        try:
+            answer = await self._graph.get(f"{self._account}/media", fields="id,caption,timestamp,permalink", limit=25)
+        except MetaRefusal:
+            return Published()  # it is there, whatever it is called
+        data = answer.get("data")
+        for one in data if isinstance(data, list) else []:
+            made = shared.instant(one.get("timestamp")) if isinstance(one, dict) else None
+            if (
+                made is not None
+                and made >= since - _SKEW
+                and shared.same_text(str(one.get("caption") or ""), post.caption)
+            ):
+                link = one.get("permalink")
+                alike.append(Published(str(one.get("id")), link if isinstance(link, str) else None))
+        return alike[0] if len(alike) == 1 else Published()
 
     async def _missed(self, container: str, notebook: Notebook, said: str) -> NoReturn:
         """A container that may have been published is not found. Reading fails now and then; when it goes on, nobody can tell any more.
@@ -270,6 +295,9 @@ class InstagramConnector:
 
     # ------------------------------------------------------------------ what else is asked
 
+    def refuses(self, post: Post) -> None:
+        media_type(post)
+
     def preview(self, post: Post) -> Mapping[str, Any]:
         ignored = [name for name in ("title", "link") if getattr(post, name)]
         kind = media_type(post, strict=False)
@@ -280,6 +308,9 @@ class InstagramConnector:
     async def link(self, remote_id: str) -> str | None:
         found = (await self._graph.get(shared.segment(remote_id), fields="permalink")).get("permalink")
         return found if isinstance(found, str) else None
+
+    async def ends(self) -> datetime | None:
+        return await self._graph.ends()
 
     async def limits(self) -> Limits | None:
         answer = await self._graph.get(f"{self._account}/content_publishing_limit", fields="config,quota_usage")

@@ -93,6 +93,9 @@ class NewsletterConnector:
         out["text"] = "\n\n".join(part for part in (post.caption.strip(), *links) if part) + "\n"
         return out | ({"html": options["html"]} if "html" in options else {})
 
+    def refuses(self, post: Post) -> None:
+        self.letter(post)
+
     def preview(self, post: Post) -> Mapping[str, Any]:
         left_out = [a.path or a.reference for a in post.assets if not a.url]
         try:

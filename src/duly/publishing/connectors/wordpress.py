@@ -194,6 +194,9 @@ class WordPressConnector:
 
     # ------------------------------------------------------------------ what else is asked
 
+    def refuses(self, post: Post) -> None:
+        self._wanted(post)
+
     def preview(self, post: Post) -> Mapping[str, Any]:
         return shared.preview(
             self.name, post, status=post.options.get("status", self._status), slug=shared.slug(post.title or post.caption),
