@@ -120,6 +120,7 @@ MEANINGS = {
     "publish_paused": "A channel's other side wants other credentials: its queue is paused with the `reason`.",
     "posts_retimed": "Newer zone data moved `count` posts that wait for a local time; `jobs` names the first 20.",
     "publish_throttled": "A channel's other side has had enough (`quota`: a quota is used up): its queue is held for `wait` seconds, and no attempt is used.",
+    "publish_definition_old": "A worker began whose application declares a `channel` as it was before it was changed. Limit, rate and blackouts stay as they were declared last.",
     "publish_resumed": "A channel that was paused for its credentials answers again, with a secret that was replaced: its posts go out in order.",
     "publish_check_failed": "A connector could not say when its access ends, and raised an error of its own.",
     "publish_held": "A channel's other side, or what stands before it (`owner`), takes nothing now: its queue is held for `wait` seconds, no attempt is used, and then one publication is tried.",

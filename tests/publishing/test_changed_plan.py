@@ -195,3 +195,37 @@ def test_blackouts_that_stand_beside_a_channel_hold_it(room: Publishing, world: 
     with pytest.raises(InvalidArgument, match=r"blackouts\[0\].tz"):
         room.channel("ig", world.connector(), blackouts=[{"start": "09:00"}])
     assert room.list(PublicationFilter(channel="ig"))
+
+
+def test_an_old_process_does_not_put_an_old_definition_of_a_channel_back(
+    make: Callable[..., Publishing], world: World, clock: ManualClock
+) -> None:  # E2
+    old, new = make(), make()
+    old.channel("ig", world.connector(), limit=1, rate=(1, 60))
+    new.channel("ig", world.connector(), limit=3, rate=(5, 60))
+    ear = Ear(old)
+
+    def stands() -> tuple[Any, Any]:
+        found = app_of(new).queues.get("ig")
+        return found.limit, found.rate and found.rate.count
+
+    old._keeper._limit("ig")
+    new._keeper._limit("ig")
+    old._keeper._limit("ig")  # an old worker begins last
+    assert (stands(), len(ear.named("publish_definition_old"))) == ((3, 5), 1)
+    clock.advance(timedelta(hours=3))
+    new.keep()
+    old._keeper._limit("ig")
+    assert stands() == (3, 5), "somebody with the new one was there a moment ago"
+    clock.advance(timedelta(hours=1))
+    old._keeper._limit("ig")
+    assert stands() == (1, 1), "nobody has had the new one for an hour: it was rolled back"
+    bare = make()
+    bare.channel("other", world.connector())
+    assert bare.undeclared == ["ig"]
+    clock.advance(timedelta(hours=1))
+    new.keep()
+    assert stands() == (3, 5), "and rolled forward again"
+    app_of(new).queues.set("ig", limit=7)
+    new._keeper._limit("ig")
+    assert stands() == (7, 5), "what a person has set stays"

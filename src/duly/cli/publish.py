@@ -333,6 +333,10 @@ def channels(check: bool) -> int:
         if check:
             found["check"], found["works"], found["ends_at"] = _checked(channel.connector, app.engine.clock.now())
         rows.append(found)
+    for name in publishing.undeclared:
+        complain(
+            f"channel {name} is no longer declared here: its posts wait until a worker declares it (duly publish cancel --channel {name} ends them)."
+        )
     if state().json:
         show.as_json(rows)
     else:

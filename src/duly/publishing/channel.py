@@ -6,9 +6,12 @@ A channel's limit, rate, pause and blackouts are those of its queue; what stands
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -37,6 +40,8 @@ FIELDS = (
     "blackouts",
     "options",
 )
+#: For so long a definition counts without a process that has it; how many that were replaced are remembered.
+FORGOTTEN, MOST_PAST = timedelta(minutes=30), 20
 V = TypeVar("V")
 _FILE = re.compile(r"\$\{file:([^}]+)\}")
 _WINDOW = ("days", "start", "end", "tz", "dates", "name")
@@ -82,6 +87,13 @@ class Channel:
     #: Windows of local time in which nothing of the channel is published, declared beside it (R002-24).
     blackouts: tuple[Window, ...] = ()
 
+    @property
+    def digest(self) -> str:
+        """What its definition is known by: what stands in the database of it, its connector left out."""
+        rate = None if self.rate is None else [self.rate.count, self.rate.seconds]
+        said = [self.limit, rate, [one.to_json() for one in self.blackouts]]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
     def __post_init__(self) -> None:
         check_name(self.name, "channel")
         if self.limit is not None:
@@ -95,6 +107,26 @@ class Channel:
             raise InvalidArgument("rate", f"is {self.rate!r}.", "Give (count, seconds).")
         if self.unknown not in ("hold", "retry"):
             raise InvalidArgument("unknown", f"is {self.unknown!r}.", "Use 'hold' or 'retry'.")
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What processes have declared of a channel: the definition that counts, when one that has it was there last, and those before it."""
+
+    digest: str
+    seen_at: datetime
+    past: tuple[str, ...] = ()
+
+    def next(self, digest: str, now: datetime) -> Declaration | None:
+        """The declaration once a process with this definition begins; None where that is an old process, whose definition was replaced.
+
+        A definition that was replaced comes back when nobody with the present one was there for ``FORGOTTEN``: that is a rollback.
+        """
+        if digest == self.digest:
+            return Declaration(digest, now, self.past)
+        if digest in self.past and now - self.seen_at < FORGOTTEN:
+            return None
+        return Declaration(digest, now, (*(one for one in self.past if one != digest), self.digest)[-MOST_PAST:])
 
 
 def agreed(declared: V | None, stands: V | None, ours: V | None) -> V | None:

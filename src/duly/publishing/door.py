@@ -146,6 +146,12 @@ class Publishing:
         """Every channel, by name, in the order of declaration; those of the file come last. Raises InvalidDocument."""
         return self._channels.all()
 
+    @property
+    def undeclared(self) -> list[str]:
+        """Channels that processes have declared before and this application does not: their posts wait, and their queues stay as they are."""
+        known = self._channels.all()
+        return sorted(name for name in self._read(self._store.declarations) if name not in known)
+
     def limit(self, channel: str) -> tuple[int | None, Rate | None]:
         """(limit, rate) of a channel: as they stand on its queue, or as the next worker that begins will set them."""
         chosen = self._channels.get(channel)
@@ -377,6 +383,7 @@ class Publishing:
         self._keeper.retime()
         self._keeper.tokens()
         self._keeper.revive()
+        self._keeper.affirm()
         return self._keeper.keep()
 
     # ------------------------------------------------------------------ the database

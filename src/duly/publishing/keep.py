@@ -16,7 +16,7 @@ from duly.kernel.localtime import resolve, tz_version
 from duly.kernel.verdict import Refusal
 from duly.publishing.admin import PublicationAdmin
 from duly.publishing.attempt import TOLD, Running
-from duly.publishing.channel import Channel
+from duly.publishing.channel import Channel, Declaration
 from duly.publishing.channels import Channels
 from duly.publishing.connectors.base import Ends
 from duly.publishing.enqueue import LOCAL, ZONE, ZONE_DATA
@@ -29,6 +29,7 @@ RETIMED = "PUBLISH_RETIMED"
 #: Seconds between two looks at the zone data of posts; posts that are looked at at a time.
 LOOK_EVERY, PORTION = 3600.0, 1000
 #: Seconds between two questions for the end of a channel's access; between two tries of a paused channel, at first and at the most.
+AFFIRM_EVERY = 300.0
 ASK_EVERY, REVIVE_EVERY, REVIVE_MOST = 43_200.0, 60.0, 21_600.0
 
 
@@ -58,6 +59,7 @@ class Keeper:
         self._looked: float | None = None
         #: When channels were asked for the end of their access last (monotonic); how often a channel was revived, and when it may be tried again.
         self._asked: float | None = None
+        self._affirmed: float | None = None
         self._tried: dict[str, tuple[int, float]] = {}
 
     def keep(self) -> int:
@@ -195,12 +197,38 @@ class Keeper:
             if found is None:
                 return
             channel = found
+            if not self._app.engine.db.write(lambda c: self._declares(c, channel)):
+                self._app.events.emit("publish_definition_old", "warning", channel=name)
+                return
             self._blackouts(channel)
             if self._app.engine.db.write(write):
                 self._app.engine.db.bells.ring()
                 self._app.engine.db.controls.ring()
         except Exception as error:
             self._app.events.emit("publish_limit_failed", "warning", queue=name, error=brief(error))
+
+    def _declares(self, connection: Connection, channel: Channel) -> bool:
+        """Does what this process declares of a channel count? Not where other processes have replaced it (E2)."""
+        store, now = self._reader.store, self._app.engine.db.present(connection)
+        there = store.declaration(connection, channel.name)
+        said = Declaration(channel.digest, now) if there is None else there.next(channel.digest, now)
+        if said is not None:
+            store.declare(connection, channel.name, said)
+        return said is not None
+
+    def affirm(self) -> None:
+        """Say every few minutes which definitions of channels this process has, where they are those that count; and put its own in place of one
+        that no process has had for a while."""
+        clock, engine, store = self._app.engine.clock.monotonic(), self._app.engine, self._reader.store
+        if self._affirmed is not None and clock - self._affirmed < AFFIRM_EVERY:
+            return
+        self._affirmed = clock
+        there, now = engine.db.read(lambda c: (store.declarations(c), engine.db.present(c)))
+        for name, channel in self._channels.all().items():
+            if name in there and there[name].digest == channel.digest:
+                engine.db.write(lambda c, one=channel: self._declares(c, one))  # type: ignore[misc]
+            elif name in there and there[name].next(channel.digest, now) is not None:
+                self._limit(name)
 
     def _blackouts(self, channel: Channel) -> None:
         """The windows that stand beside a channel become its blackouts; those that no longer stand there are removed (R002-24)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from duly.jobs.look import Found, Stream, below_of, walk
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues, system_state
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
+from duly.publishing.channel import Declaration
 from duly.publishing.state import LIFECYCLE, State
 from duly.publishing.tables import POSTS, publication_channels, publications
 from duly.publishing.view import COMMENT, PUBLISH, TASKS, PublicationFilter, Trace
@@ -27,6 +29,8 @@ BREAKER = "circuit breaker"
 HELD = "waiting for the other side"
 #: The keys of ``system_state`` under which the ends of channels' access stand.
 ACCESS_ENDS = "publish_token:"
+#: The keys of ``system_state`` under which stands what processes have declared of channels.
+DECLARED = "publish_channel:"
 #: While one publication is tried after such a hold, the reason begins so.
 TRIAL = f"{BREAKER}: a trial"
 #: Cancelled jobs are looked at for so long after their publication has last changed.
@@ -341,6 +345,25 @@ class PublicationStore:
         made = self._insert_into(s).values(key=key, **values)
         connection.execute(made.on_conflict_do_update(index_elements=[s.c.key], set_=values))
 
+    def declarations(self, connection: Connection) -> dict[str, Declaration]:
+        """What processes have declared, by channel."""
+        s = system_state.c
+        rows = connection.execute(select(s.key, s.value).where(s.key >= DECLARED, s.key < DECLARED + "\U0010ffff"))
+        return {key.removeprefix(DECLARED): _declaration(value) for key, value in rows}
+
+    def declaration(self, connection: Connection, channel: str) -> Declaration | None:
+        """What processes have declared of a channel."""
+        query = select(system_state.c.value).where(system_state.c.key == f"{DECLARED}{channel}")
+        value = connection.execute(query.with_for_update()).scalar()
+        return None if value is None else _declaration(value)
+
+    def declare(self, connection: Connection, channel: str, said: Declaration) -> None:
+        """Remember what a process declares of a channel."""
+        s, value = system_state, {"digest": said.digest, "seen_at": said.seen_at.isoformat(), "past": list(said.past)}
+        values = {"value": json.dumps(value), "updated_at": self.db.present(connection)}
+        made = self._insert_into(s).values(key=f"{DECLARED}{channel}", **values)
+        connection.execute(made.on_conflict_do_update(index_elements=[s.c.key], set_=values))
+
     def mark_told(self, connection: Connection, job: int, holder: str, told: str) -> None:
         """People were told that nobody knows; the duty need not do it again."""
         p = publications.c
@@ -426,6 +449,11 @@ class PublicationStore:
                 update(publication_channels).where(c.channel == channel).values(failures=0, trips=0, updated_at=now)
             )
         return before
+
+
+def _declaration(value: str) -> Declaration:
+    said = json.loads(value)
+    return Declaration(said["digest"], datetime.fromisoformat(said["seen_at"]), tuple(said["past"]))
 
 
 def _conditions(table: Any, f: PublicationFilter) -> list[Any]:

@@ -27,7 +27,7 @@ TWO = {"caption": "Both", "assets": [IMAGE, {"kind": "image", "url": "https://ex
 def test_items_of_a_carousel_that_meta_has_forgotten_are_made_anew(
     insta: Publishing, meta: Meta, clock: ManualClock
 ) -> None:
-    meta.script("POST .*/media$", Then(lambda _: None), Then(lambda _: None), error(10))
+    meta.script("POST .*/media$", Then(lambda _: None), Then(lambda _: None), error(1609005))
     ident = put(insta, TWO)
     drain(app_of(insta))
     assert (insta.get(ident).status, len(meta.containers)) == ("failed", 2)
@@ -41,7 +41,7 @@ def test_items_of_a_carousel_that_meta_has_forgotten_are_made_anew(
 def test_items_of_a_carousel_that_are_there_are_not_made_twice(
     insta: Publishing, meta: Meta, clock: ManualClock
 ) -> None:
-    meta.script("POST .*/media$", Then(lambda _: None), Then(lambda _: None), error(10))
+    meta.script("POST .*/media$", Then(lambda _: None), Then(lambda _: None), error(1609005))
     ident = put(insta, TWO)
     drain(app_of(insta))
     insta.replay(ident)
@@ -52,7 +52,7 @@ def test_items_of_a_carousel_that_are_there_are_not_made_twice(
 def test_photos_that_facebook_has_forgotten_are_uploaded_anew(
     insta: Publishing, meta: Meta, clock: ManualClock
 ) -> None:
-    meta.script("POST .*/feed", error(10))
+    meta.script("POST .*/feed", error(1609005))
     ident = put(insta, TWO, "fb")
     drain(app_of(insta))
     assert (insta.get(ident).status, len(meta.photos)) == ("failed", 2)
@@ -66,7 +66,7 @@ def test_photos_that_facebook_has_forgotten_are_uploaded_anew(
 def test_a_parameter_that_is_wrong_for_good_uploads_photos_once_more_and_then_fails(
     insta: Publishing, meta: Meta, clock: ManualClock
 ) -> None:
-    meta.script("POST .*/feed", error(10), *[error(100)] * 9)
+    meta.script("POST .*/feed", error(1609005), *[error(100)] * 9)
     ident = put(insta, TWO, "fb")
     drain(app_of(insta))
     insta.replay(ident)

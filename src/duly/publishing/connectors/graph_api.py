@@ -161,6 +161,9 @@ def _of_fault(said: Fault, now: datetime, doing: Doing) -> Verdict | None:
     found = (code, subcode) if (code, subcode) in _MEANINGS else (code, None)
     if doing in ("send", "comment") and found in _UNSURE:
         return Verdict(Kind.UNKNOWN, f"{_MEANINGS[found][1]}; it may be there all the same")
+    if doing == "comment" and (code in (3, 10) or 200 <= code <= 299):
+        # of this post: its comments are off, or are not to be written by others (T002-k)
+        return Verdict(Kind.PERMANENT, "it may not be commented on")
     if code == 100 and subcode == 33 and doing in ("read", "comment"):
         # of what was made a moment ago, too
         return Verdict(Kind.TRANSIENT, "what was asked for is not there (yet)")
