@@ -292,3 +292,11 @@ def test_looks_and_claims_do_not_read_the_backlog(pg_url: str) -> None:
 
 def _nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return [plan] + [node for inner in plan.get("Plans", []) for node in _nodes(inner)]
+
+
+def test_a_filter_never_redrives_what_an_operator_put_aside(box: Outbox, mixed: dict[str, str]) -> None:  # D5, R002-25
+    [aside] = box.park(mixed["old"], reason="wrong address", actor="cli:ada")
+    assert box.redrive_where("after the outage", destination="t:x") == 1
+    assert (box.get(mixed["bad"]).status, box.get(mixed["old"]).status) == (Status.PENDING, Status.PARKED)
+    box.redrive(mixed["old"], reason="right after all")
+    assert box.get(aside.message_id).status is Status.PENDING

@@ -413,8 +413,11 @@ def redrive(
 ) -> int:  # fmt: skip
     """Have parked messages sent again, by id or by filter.
 
-    Same message id, attempts from 0, due now. An id is a message's number or its message id.
+    Same message id, attempts from 0, due now. An id is a message's number or its message id. A message that an operator parked is
+    redriven by its id only.
     """
+    from dataclasses import replace
+
     from duly.outbox.message import Status
     from duly.outbox.read import MessageFilter
 
@@ -433,8 +436,13 @@ def redrive(
         raise click.UsageError("Which messages? Give ids, --parked for all that are, or --destination.")
     box = _box(table)
     box.open()
-    wanted = MessageFilter(status=Status.PARKED, destination=destination, tenant=tenant)
+    wanted = MessageFilter(status=Status.PARKED, destination=destination, tenant=tenant, discarded=False)
     counted = box.db.read(lambda c: box.reader.count(c, wanted))
+    left_out = sum(box.db.read(lambda c: box.reader.count(c, replace(wanted, discarded=True))).values())
+    if left_out and not state().json:
+        complain(
+            f"{show.count(left_out, 'message')} that an operator parked left out: redrive such a message by its id."
+        )
     todo = min(sum(counted.values()), limit) if limit is not None else sum(counted.values())
     if dry_run:
         _foretell(counted, todo)

@@ -39,6 +39,7 @@ from duly.outbox.home import Application, Home
 from duly.outbox.message import (
     LIFECYCLE,
     PARKED,
+    PARKED_BY_HAND,
     REDRIVEN,
     Destination,
     Message,
@@ -249,14 +250,17 @@ class Outbox:
         status: Status = Status.PARKED,
         **filters: Any,
     ) -> int:
-        """The same for all parked messages that fit. Filters are the fields of ``MessageFilter``. Returns how many."""
+        """The same for all parked messages that fit, but for those that an operator put aside (``park``): these are named by their ids. Filters
+        are the fields of ``MessageFilter``. Returns how many."""
 
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidArgument("limit", f"is {limit!r}; it must be a whole number of at least 1.")
 
         def act(connection: Connection) -> list[int]:
             LIFECYCLE.target(Status(status), "redrive")
-            found = self.reader.ids(connection, MessageFilter(status=Status(status), **filters), limit)
+            # what an operator put aside is sent by its id only
+            own = None if Status(status) is not Status.PARKED else False
+            found = self.reader.ids(connection, MessageFilter(status=Status(status), discarded=own, **filters), limit)
             moved = self.store.redrive(connection, found) if found else []
             self._record(connection, moved, actor, REDRIVEN, "info", reason)
             return [ident for ident, _ in moved]
@@ -276,7 +280,7 @@ class Outbox:
 
         def act(connection: Connection) -> list[int]:
             found = self._able(connection, idents, tenant, "park", {Status.PENDING})
-            moved = self.store.park(connection, found, {"message": reason, "type": "Parked", "by": actor})
+            moved = self.store.park(connection, found, {"message": reason, "type": PARKED_BY_HAND, "by": actor})
             self._record(connection, [(ident, owner) for ident, owner, _ in moved], actor, PARKED, "warning", reason)
             return found
 

@@ -17,6 +17,9 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.lifecycle import Lifecycle, Move
 from duly.kernel.payload import check_name, check_text
 
+#: The type of the error of a message that an operator put aside.
+PARKED_BY_HAND = "Parked"
+
 
 class Status(StrEnum):
     """Where a message stands."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, false, func, select, union_all
 
 from duly.kernel.errors import InvalidArgument, NotFound
 from duly.outbox.holds import Hold
-from duly.outbox.message import Message, Status
+from duly.outbox.message import PARKED_BY_HAND, Message, Status
 from duly.storage.database import Database
+from duly.storage.types import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class MessageFilter:
     message_id: str | None = None
     #: Sent before this instant (aware).
     sent_before: datetime | None = None
+    #: True: only what an operator put aside (``park``); False: only what was not.
+    discarded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,9 @@ class OutboxReader:
                 query = query.where(c[name] == value)
         if f.sent_before is not None:
             query = query.where(c.sent_at < f.sent_before)
+        if f.discarded is not None:
+            by = and_(c.status == "parked", json_text(c.error, "type") == PARKED_BY_HAND)
+            query = query.where(by if f.discarded else func.coalesce(by, false()).is_(False))
         return query
 
     def standing(self, connection: Connection, sent: bool = True, tenant: str | None = None) -> Standing:
