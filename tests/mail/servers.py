@@ -138,7 +138,7 @@ def serving(api: A) -> Iterator[A]:
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))
             kind = self.headers.get("content-type", "")
-            body = json.loads(raw) if "json" in kind else parse_qs(raw.decode())
+            body = json.loads(raw) if "json" in kind else raw if "plain" in kind else parse_qs(raw.decode())
             asked = Asked(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
             status, headers, said = api.reply(asked, api.sends(self.path))
             if not status:

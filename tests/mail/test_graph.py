@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from duly import Duly, Status
+from duly import Duly, InvalidArgument, Status
 from duly.mail import Mail, Undelivered
 from duly.testing import ManualClock, drain
-from mail.hands import ON_ONE, actions, message_of, put, run, states
+from mail.hands import ON_ONE, actions, message_of, put, read, run, states
 from mail.servers import LOST, Graph
 
 Make = Callable[..., Duly]
@@ -205,3 +205,59 @@ def test_a_secret_is_not_sent_over_plain_http_to_elsewhere(make: Make, graph: Gr
     run(app)
     assert app.queues.get("mail").paused_reason == "mail: graph_token_url is not an https:// URL"
     assert not re.search("hush", str(app.db.read(lambda c: c.exec_driver_sql("SELECT * FROM audit_log").all())))
+
+
+def file(size: int) -> list[dict[str, str]]:
+    return [{"filename": "a.pdf", "content": base64.b64encode(b"x" * size).decode()}]
+
+
+BIG = {"mail_attachments": 10_000_000, "max_payload": 10_000_000}
+
+
+@pytest.mark.parametrize("size", [3_140_000, 3_200_000])
+@ON_ONE
+def test_a_message_above_the_size_that_graph_takes_is_refused_before_it_is_sent(make: Make, graph: Graph, size: int) -> None:  # fmt: skip
+    # C036: base64 and the text are counted
+    app = make(**settings(graph), **BIG)
+    with pytest.raises(InvalidArgument, match="4,194,304"):
+        Mail.of(app).send("ada@example.org", "Hi", "Hello" * 2_000, attachments=file(size))
+    job = run(app, attachments=file(size), text="Hello" * 2_000)
+    assert (job.status, job.attempts, graph.asked) == (Status.FAILED, 1, [])
+    assert "Microsoft Graph takes 4,194,304" in message_of(job)
+    assert run(app, attachments=file(2_900_000)).status is Status.SUCCEEDED
+
+
+@ON_ONE
+def test_a_message_that_graph_finds_too_large_ends_and_the_others_go_on(app: Duly, graph: Graph) -> None:
+    # C036: no outage
+    graph.answers = [(413, {}, None)]
+    assert run(app).status is Status.FAILED
+    assert run(app).status is Status.SUCCEEDED
+
+
+@ON_ONE
+def test_text_and_html_both_arrive_and_blind_copies_too(app: Duly, graph: Graph) -> None:
+    # FAULTS_2 F11
+    job = run(app, html="<p>Grüße</p>", text="Grüße", bcc="eve@example.org", headers={"X-Shop": "7"})
+    assert job.status is Status.SUCCEEDED
+    message = read(base64.b64decode(graph.taken[0]))
+    html, text = (message.get_body((kind,)) for kind in ("html", "plain"))
+    assert html is not None
+    assert text is not None
+    assert (html.get_content().strip(), text.get_content().strip()) == ("<p>Grüße</p>", "Grüße")
+    assert (message["To"], message["Bcc"], message["X-Shop"]) == ("ada@example.org", "eve@example.org", "7")
+    assert message["Message-ID"] == job.output["message_id"]
+    assert message["x-duly-key"]
+
+
+@ON_ONE
+def test_what_mime_would_make_too_large_goes_with_its_html_alone(make: Make, graph: Graph) -> None:
+    app = make(**settings(graph), **BIG)
+    assert run(app, html="<p>", attachments=file(2_900_000)).status is Status.SUCCEEDED
+    assert graph.taken[0]["message"]["body"] == {"contentType": "HTML", "content": "<p>"}
+
+
+@ON_ONE
+def test_no_copy_is_kept_in_sent_items_where_the_settings_say_so(make: Make, graph: Graph) -> None:
+    run(make(**settings(graph), graph_save=False), html="<p>")
+    assert (graph.taken[0]["saveToSentItems"], graph.taken[0]["message"]["body"]["contentType"]) == (False, "HTML")
