@@ -37,6 +37,7 @@ MEANINGS = {
     "unknown_name": "A name was given (`unknown`; `what`: task, queue, workflow, destination, …) that neither this application nor a running worker knows; `nearest` is what was probably meant. Said once a minute for each name.",
     "on_error_failed": "A function of `app.on_error` raised or took too long; `hook` names it. The job is not concerned.",
     "judging_failed": "The alerts could not be judged by a process that serves pages. Said once for each reason.",
+    "job_unreadable": "A worker cannot read the input of a job: it was enqueued by other code. It is left to newer workers, uncounted, for as long as `unreadable_wait`. Said once for each job and worker.",
     "job_retry": "A run failed and will be tried again after `wait` seconds.",
     "job_failed": "A job ended as failed: its attempts are used up, or trying again would not help.",
     "job_cancelled": "A running job ended as cancelled.",

@@ -61,6 +61,12 @@ class Settings:
         low=0,
     )
     max_attempts: int = _setting(4, "attempts", "How often a job may run in all: 3 retries are 4 attempts.", low=1)
+    unreadable_wait: float = _setting(
+        3600.0,
+        "s",
+        "How long a worker leaves a job to others whose input it cannot read, before the job fails: longer than a deploy takes. 0: it fails at once.",
+        low=0,
+    )
     max_payload: int = _setting(262_144, "bytes", "The largest input or output of a job, encoded.", low=256)
     workflow_steps_warn: int = _setting(
         2_000,

@@ -300,7 +300,9 @@ def test_a_handler_is_told_its_job_and_may_say_what_it_cost_and_made(app: Duly) 
     assert app.jobs.get(costly.id).cost_cents == 5
 
 
-def test_an_input_that_no_longer_fits_its_task_fails_for_good(app: Duly, another: Callable[[], Duly]) -> None:  # T003-d
+def test_an_input_that_no_longer_fits_its_task_fails_for_good_once_a_deploy_must_be_over(
+    app: Duly, another: Callable[[], Duly], clock: ManualClock
+) -> None:  # T003-d
     old = another()
     old.task("X")(lambda n: None)
     ident = old.enqueue("X", {"n": "seven"}).job.id
@@ -308,6 +310,9 @@ def test_an_input_that_no_longer_fits_its_task_fails_for_good(app: Duly, another
     @app.task("X")
     def x(n: int) -> None: ...
 
+    drain(app)
+    assert (app.jobs.get(ident).status, app.jobs.get(ident).attempts) == (Status.QUEUED, 0)
+    clock.advance(timedelta(hours=1))
     drain(app)
     job = app.jobs.get(ident)
     assert (job.status, job.attempts, actions(app, ident)) == (Status.FAILED, 1, ["JOB_FAILED_PERMANENT"])

@@ -370,8 +370,12 @@ def _finish(tally: Any, seconds: float, as_json: bool, once: bool) -> int:
         show.as_json({**asdict(tally), "seconds": round(seconds, 3)})
     else:
         show.say(summary(tally, seconds))
-    if not once or not tally.failed:
+    if once and tally.unreadable and not as_json:
+        complain(
+            f"{show.count(tally.unreadable, 'job')} could not be read and wait for another worker: duly jobs list --error Unreadable"
+        )
+    if not once or not (tally.failed or tally.unreadable):
         return 0
-    if not as_json:  # there the lines of stderr are a stream of JSON, and the tally says it
+    if not as_json and tally.failed:  # there the lines of stderr are a stream of JSON, and the tally says it
         complain(f"{show.count(tally.failed, 'job')} failed: duly jobs list --status failed")
     return 1

@@ -44,6 +44,8 @@ class Engine:
         self.settings: Settings = db.settings
         self.clock: Clock = db.clock
         self.tasks: dict[str, Task[Any, Any]] = {}
+        #: Jobs whose input cannot be read in this process: when that was first seen (monotonic), and how often they came.
+        self.unread: dict[int, tuple[float, int]] = {}
         self._policies: dict[str, Policy] = {}
         self.store = JobStore(db, self.policy)
         self.queues = QueueStore(db, self.store, lambda: self.calendars)

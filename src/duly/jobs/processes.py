@@ -31,7 +31,7 @@ from duly.jobs.codec import encode_output
 from duly.jobs.copies import leave
 from duly.jobs.run import CURRENT
 from duly.jobs.task import Task
-from duly.kernel.errors import DulyError, PermanentError, Retry, Signal, Snooze
+from duly.kernel.errors import DulyError, InvalidArgument, PermanentError, Retry, Signal, Snooze
 from duly.kernel.exception_group import decisive, others
 
 _spawn = multiprocessing.get_context("spawn")
@@ -59,6 +59,10 @@ class RemoteRun:
 
 class ChildDied(DulyError):
     """The process that ran a handler ended without an answer."""
+
+
+class Unreadable(InvalidArgument):
+    """The handler's process cannot read the input; the handler was not called."""
 
 
 class RemoteFailure(DulyError):
@@ -115,6 +119,8 @@ class Child:
             return rest[0], rest[1]
         if kind == "signal":
             raise rest[0]
+        if kind == "unreadable":
+            raise Unreadable(*rest)
         raise RemoteFailure(rest[0], rest[1], rest[2])
 
     def _answer(self) -> Any:
@@ -233,7 +239,11 @@ def _serve(pipe: Any) -> None:
                 found = getattr(found, part)
             if not isinstance(found, Task):
                 raise PermanentError(f"{module}.{name} is not a task in the handler's process")
-            arguments = found.codec.decode(text)
+            try:
+                arguments = found.codec.decode(text)
+            except InvalidArgument as error:
+                pipe.send((turn, "unreadable", error.field, error.problem, error.remedy))
+                continue
             pipe.send((turn, "begun"))
             CURRENT.set(job and RemoteRun(job, found))
             result = found.fn(*arguments.args, **arguments.kwargs)

@@ -44,6 +44,8 @@ INTERRUPTED: Mapping[str, OutcomeKind] = {
     "lost": OutcomeKind.LOST,
 }
 MAX_ERROR = 4_000
+#: The class of the error of a job that no worker has been able to read so far.
+UNREADABLE = "Unreadable"
 #: The outcome of a handler that returned None.
 NOTHING = Outcome(OutcomeKind.SUCCEEDED, "{}")
 #: What most handlers return, which is looked at no further.
@@ -324,6 +326,13 @@ def failed(run: Run, error: BaseException, at: datetime) -> Outcome:
     context = run.context
     cost, remote, _ = (None, None, None) if context is None else _noted(context)[0]
     return Outcome(kind, None, described, after, until, cost, remote)
+
+
+def unreadable(error: InvalidArgument, at: datetime, after: float) -> Outcome:
+    """The outcome of a job whose input this worker cannot read: a newer worker may, so it is put back for ``after`` seconds, uncounted."""
+    described = {**describe(error, at), "type": UNREADABLE}
+    described.pop("trace", None)
+    return Outcome(OutcomeKind.UNREADABLE, error=described, after=after)
 
 
 def refused(error: InvalidArgument, at: datetime) -> Outcome:

@@ -134,6 +134,8 @@ def settle(job: Claimed, outcome: Outcome, policy: Policy, u: float = 0.0) -> Se
         return done
     if kind is OutcomeKind.SNOOZED:
         return _move(job, "snooze", outcome, wait=_bounded(outcome.after), until=outcome.until, counted=False)
+    if kind is OutcomeKind.UNREADABLE:
+        return _move(job, "snooze", outcome, wait=_bounded(outcome.after), counted=False)
     if kind is OutcomeKind.RELEASED:
         return _move(job, "release", outcome, counted=False)
     if kind is OutcomeKind.CANCELLED:

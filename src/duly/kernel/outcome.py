@@ -19,6 +19,8 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     #: Raised PermanentError, or its input could not be read: not tried again.
     REFUSED = "refused"
+    #: This worker cannot read its input, and a newer one may: left to the others. No attempt is used.
+    UNREADABLE = "unreadable"
     #: Ran longer than its timeout. An attempt is used.
     TIMED_OUT = "timed_out"
     #: Asked to be run later. No attempt is used.

@@ -17,7 +17,7 @@ from typing import Any
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
 from duly.jobs.copies import leave
-from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, failed, prepare, refused, succeeded
+from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, failed, prepare, refused, succeeded, unreadable
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
 from duly.kernel.errors import InvalidArgument, brief
@@ -31,6 +31,8 @@ LEND = 0.0004
 _WRITTEN = Outcome(OutcomeKind.SNOOZED)
 #: A process for handlers that has not begun after so many seconds, imports included, is taken for hung.
 STARTS_WITHIN = 60.0
+#: The longest pause, in seconds, before a job is looked at again whose input cannot be read here; the most such jobs remembered.
+LONGEST_UNREAD, MOST_UNREAD = 30.0, 10_000
 #: Seconds after which it is tried again to start a thread, where the system gave none.
 THREADS_AGAIN = 1.0
 
@@ -240,10 +242,27 @@ class Running(Accounts):
         inside = tb is not None and tb.tb_next is not None and run.task is not None and any(
             f.tb_frame.f_code is getattr(run.task.fn, "__code__", None) for f in _frames(tb)
         )  # fmt: skip
-        if inside:
-            return failed(run, error, self.clock.now())
-        run.error = error
-        return refused(error, self.clock.now())
+        return failed(run, error, self.clock.now()) if inside else self._left_to_others(run, error)
+
+    def _left_to_others(self, run: Run, error: InvalidArgument) -> Outcome:
+        """The input of a job cannot be read here. While programs are being replaced a newer worker can read it, so it is put back, a little
+        longer each time, and no attempt is used. When that has lasted for as long as a deploy may take, it is the job's fault after all.
+        """
+        c, now, unread = run.claimed, self.clock.monotonic(), self.engine.unread
+        if len(unread) > MOST_UNREAD:
+            unread.clear()
+        first, times = unread.get(c.id, (now, 0))
+        if now - first >= self.settings.unreadable_wait:
+            unread.pop(c.id, None)
+            run.error = error
+            return refused(error, self.clock.now())
+        unread[c.id] = first, times + 1
+        if not times:
+            self.emitter.emit(
+                "job_unreadable", "warning", worker=self.name, job=c.id, task=c.task, queue=c.queue, error=brief(error)
+            )
+        self.tally.add(unreadable=1)
+        return unreadable(error, self.clock.now(), min(LONGEST_UNREAD, 2.0**times))
 
     def _run_thread(self, run: Run, task: Task[Any, Any]) -> None:
         if self._unwanted(run):
@@ -289,6 +308,8 @@ class Running(Accounts):
             output, problem = child.run(*processes.address(task), claimed.input, limit, begun, facts)
             error = None if problem is None else {"type": "UnstorableResult", "message": problem}
             outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
+        except processes.Unreadable as error:
+            outcome = self._left_to_others(run, error)
         except processes.ChildDied as died:
             interrupted: BaseException = asyncio.CancelledError() if run.reason is not None else died
             outcome = failed(run, interrupted, self.clock.now())

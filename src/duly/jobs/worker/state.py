@@ -49,6 +49,8 @@ class Tally:
     snoozed: int = 0
     released: int = 0
     lost: int = 0
+    #: Times that a job was put back because its input cannot be read here.
+    unreadable: int = 0
 
     def add(self, **counts: int) -> None:
         """Count so many more. Several threads of a worker do."""

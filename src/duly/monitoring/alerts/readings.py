@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,8 +19,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from duly.audit.tables import audit_log, audit_seals
 from duly.jobs.engine import Engine
 from duly.jobs.lapsed import lapsed
-from duly.jobs.tables import GATE_KEY, jobs_done, system_state, workers
+from duly.jobs.run import UNREADABLE
+from duly.jobs.tables import GATE_KEY, error_class, jobs, jobs_done, system_state, workers
 from duly.kernel.errors import brief
+from duly.kernel.rooms import is_of_a_room
 from duly.monitoring.alerts.alert import MOST_SUBJECTS, Facts, Reading, Rule, Sample
 from duly.monitoring.alerts.looks import HOPS, ROWS, Look
 from duly.monitoring.alerts.tables import alerts
@@ -94,6 +97,41 @@ def jobs_failing(look: Look) -> Reading:
 
 def queue_failing(look: Look) -> Reading:
     return _share(look.ended, {name: n for name, n in look.streaks.items() if name})
+
+
+def task_failing(look: Look) -> Reading:
+    """Tasks that end too seldom for a share of failures, and whose last runs within a day have failed: how many in a row."""
+    c, window, few = jobs_done.c, look.ago(look.settings.alerts_window), look.settings.alerts_samples
+    newest = (
+        select(c.task, c.status, c.finished_at, error_class(c.error))
+        .where(c.finished_at > look.ago(DAY), c.finished_at <= look.now, c.status.in_(("succeeded", "failed")))
+        .order_by(c.finished_at.desc())
+        .limit(ROWS)
+    )
+    streaks: dict[str, list[str]] = {}
+    over, often = set[str](), Counter[str]()
+    for task, status, at, kind in look.connection.execute(newest):
+        often[task] += at > window
+        if status == "failed" and task not in over:
+            streaks.setdefault(task, []).append(kind or "")
+        else:
+            over.add(task)
+    return Reading.of(
+        [
+            Sample(task, len(kinds), detail=kinds[0])
+            for task, kinds in streaks.items()
+            if often[task] < few and not is_of_a_room(task)
+        ]
+    )
+
+
+def jobs_unreadable(look: Look) -> Reading:
+    """Jobs that wait because no worker could read their input, by task."""
+    c = jobs.c
+    waiting = select(c.task, error_class(c.error).label("kind")).where(c.error.is_not(None), c.status == "queued")
+    some = waiting.order_by(c.id).limit(ROWS).subquery()
+    counted = select(some.c.task, func.count()).where(some.c.kind == UNREADABLE).group_by(some.c.task)
+    return Reading.of([Sample(task, n) for task, n in look.connection.execute(counted)])
 
 
 def _share(counts: Mapping[str, tuple[int, int]], streaks: Mapping[str, int]) -> Reading:
@@ -588,6 +626,8 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
         jobs_idle,
         jobs_failing,
         queue_failing,
+        task_failing,
+        jobs_unreadable,
         queue_backlog,
         queue_unserved,
         queue_paused,

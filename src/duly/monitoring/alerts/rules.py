@@ -38,6 +38,18 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             samples=s.alerts_samples, setting="alerts_failures",
         ),
         Rule(
+            "task_failing", "jobs", "task", "count", 0.0, 0.0, WARNING,
+            "Task {subject} runs seldom, and its last runs have failed: {value} in a row.",
+            "duly jobs list --status failed --task NAME shows why; once the cause is gone, duly jobs replay.",
+            calm=0,
+        ),
+        Rule(
+            "jobs_unreadable", "jobs", "task", "count", 0.0, 0.0, WARNING,
+            "No worker has been able to read the input of {value} jobs of task {subject}.",
+            "Start workers with the code that enqueued them; duly jobs list --error Unreadable shows why.",
+            hold=300, calm=0,
+        ),
+        Rule(
             "queue_backlog", "jobs", "queue", "s", s.alerts_backlog, s.alerts_backlog * 0.5, WARNING,
             "Queue {subject} has a job that has been due for {value}; {threshold} is fine.",
             "Start more workers or raise their concurrency; duly queues list shows limits.",
