@@ -13,7 +13,9 @@ from duly.kernel.events import Event
 from duly.testing import ManualClock, drain
 
 
-@pytest.mark.parametrize("given", [{"to": "a", "cc": "b"}, {}, {"to": {"address": "a"}}], ids=["unknown", "missing", "new type"])
+@pytest.mark.parametrize(
+    "given", [{"to": "a", "cc": "b"}, {}, {"to": {"address": "a"}}], ids=["unknown", "missing", "new type"]
+)
 def test_an_old_worker_leaves_a_job_that_it_cannot_read_to_a_new_one(
     app: Duly, another: Callable[[], Duly], clock: ManualClock, given: dict[str, object]
 ) -> None:
@@ -45,7 +47,9 @@ def test_an_old_worker_leaves_a_job_that_it_cannot_read_to_a_new_one(
     assert attempts(app, ident) == []
 
 
-def test_a_job_that_nobody_can_read_fails_after_a_deploy_can_have_ended_and_is_an_alert_before(app: Duly, clock: ManualClock) -> None:
+def test_a_job_that_nobody_can_read_fails_after_a_deploy_can_have_ended_and_is_an_alert_before(
+    app: Duly, clock: ManualClock
+) -> None:
     @app.task("SEND", max_attempts=1)
     def old(to: str) -> None: ...
 
@@ -64,7 +68,9 @@ def test_a_job_that_nobody_can_read_fails_after_a_deploy_can_have_ended_and_is_a
     assert (job.status, job.attempts) == (Status.FAILED, 1)
 
 
-def test_a_seldom_task_that_fails_is_an_alert_at_once_and_is_cleared_when_it_works_again(app: Duly, clock: ManualClock) -> None:  # A4
+def test_a_seldom_task_that_fails_is_an_alert_at_once_and_is_cleared_when_it_works_again(
+    app: Duly, clock: ManualClock
+) -> None:  # A4
     @app.task("REPORT", max_attempts=1)
     def report(well: bool = True) -> None:
         if not well:

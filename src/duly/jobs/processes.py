@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from duly.jobs.chain import chained
 from duly.jobs.codec import encode_output
 from duly.jobs.copies import leave
-from duly.jobs.run import CURRENT
+from duly.jobs.run import CURRENT, UnreadableInput
 from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, InvalidArgument, PermanentError, Retry, Signal, Snooze
 from duly.kernel.exception_group import decisive, others
@@ -59,10 +59,6 @@ class RemoteRun:
 
 class ChildDied(DulyError):
     """The process that ran a handler ended without an answer."""
-
-
-class Unreadable(InvalidArgument):
-    """The handler's process cannot read the input; the handler was not called."""
 
 
 class RemoteFailure(DulyError):
@@ -120,7 +116,7 @@ class Child:
         if kind == "signal":
             raise rest[0]
         if kind == "unreadable":
-            raise Unreadable(*rest)
+            raise UnreadableInput(*rest)
         raise RemoteFailure(rest[0], rest[1], rest[2])
 
     def _answer(self) -> Any:

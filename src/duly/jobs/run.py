@@ -80,6 +80,10 @@ class LeaseLost(DulyError):
     """The job belongs to somebody else by now; its effects in our database are rolled back."""
 
 
+class UnreadableInput(InvalidArgument):
+    """The stored input of a job does not fit the task as it is defined here; its handler was not called."""
+
+
 class Settled(BaseException):
     """Raised by a handler that has written the end of its run itself, under its lease token, in a transaction that is committed."""
 
@@ -222,10 +226,13 @@ def to_job(c: Claimed, worker: str) -> Job:
 
 
 def prepare(run: Run, worker: str) -> Arguments:
-    """The handler's arguments, with what the worker supplies (sessions aside). Raises InvalidArgument."""
+    """The handler's arguments, with what the worker supplies (sessions aside). Raises UnreadableInput."""
     task = run.task
     assert task is not None
-    arguments = task.codec.decode(run.claimed.input)
+    try:
+        arguments = task.codec.decode(run.claimed.input)
+    except InvalidArgument as error:
+        raise UnreadableInput(error.field, error.problem, error.remedy) from None
     for name, what in task.injected.items():
         if what == "context":
             run.context = Context(to_job(run.claimed, worker), run.cancel_event())

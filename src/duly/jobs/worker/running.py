@@ -17,7 +17,19 @@ from typing import Any
 from duly.jobs.claim import Lane
 from duly.jobs.codec import Arguments
 from duly.jobs.copies import leave
-from duly.jobs.run import CURRENT, INTERRUPTED, LeaseLost, Run, Settled, failed, prepare, refused, succeeded, unreadable
+from duly.jobs.run import (
+    CURRENT,
+    INTERRUPTED,
+    LeaseLost,
+    Run,
+    Settled,
+    UnreadableInput,
+    failed,
+    prepare,
+    refused,
+    succeeded,
+    unreadable,
+)
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
 from duly.kernel.errors import InvalidArgument, brief
@@ -238,11 +250,16 @@ class Running(Accounts):
 
     def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
         """InvalidArgument before the handler ran is about the stored input; from inside the handler it is an ordinary failure."""
+        if isinstance(error, UnreadableInput):
+            return self._left_to_others(run, error)
         tb = error.__traceback__
         inside = tb is not None and tb.tb_next is not None and run.task is not None and any(
             f.tb_frame.f_code is getattr(run.task.fn, "__code__", None) for f in _frames(tb)
         )  # fmt: skip
-        return failed(run, error, self.clock.now()) if inside else self._left_to_others(run, error)
+        if inside:
+            return failed(run, error, self.clock.now())
+        run.error = error
+        return refused(error, self.clock.now())
 
     def _left_to_others(self, run: Run, error: InvalidArgument) -> Outcome:
         """The input of a job cannot be read here. While programs are being replaced a newer worker can read it, so it is put back, a little
@@ -308,7 +325,7 @@ class Running(Accounts):
             output, problem = child.run(*processes.address(task), claimed.input, limit, begun, facts)
             error = None if problem is None else {"type": "UnstorableResult", "message": problem}
             outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
-        except processes.Unreadable as error:
+        except UnreadableInput as error:
             outcome = self._left_to_others(run, error)
         except processes.ChildDied as died:
             interrupted: BaseException = asyncio.CancelledError() if run.reason is not None else died
