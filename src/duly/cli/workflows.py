@@ -268,9 +268,6 @@ def start(name: str | None, input: str | None, file: str | None, **options: Any)
     else:
         if name is None:
             raise click.UsageError("Name a workflow, or a --file.")
-        known = app.workflows.names()
-        if known and name not in known:
-            click.echo(f"duly: note: the application defines no workflow {name!r} (it has {', '.join(known)}).", err=True)  # fmt: skip
         started = app.workflows.start(name, _read(input), **given)
     run, created = app.workflows.get(started.job.id), started.created
     if state().json:

@@ -5,7 +5,7 @@ Every act on a run is audited in its transaction, with who did it and why, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from duly.jobs.store import FAR
 from duly.jobs.task import Call, Options, Task
 from duly.jobs.why import Check
 from duly.kernel.errors import InvalidArgument, NotFound, PermanentError, Snooze, WrongState
+from duly.kernel.names import nearest, notice
 from duly.kernel.payload import check_id, check_name, check_size, check_text
 from duly.workflows import ENGINE_RUN
 from duly.workflows.advance import Advance, Memory, WorkflowFailed
@@ -70,6 +71,8 @@ class Host(AnyHost, Protocol):
     """What an application offers here besides."""
 
     def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob: ...
+
+    def warn_unknown(self, what: str, name: str, known: Collection[str], **more: Any) -> str: ...
 
     def _of_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], o: Options) -> NewJob: ...
 
@@ -204,6 +207,7 @@ class Workflows:
         if workflow is not None:
             found = workflow[max(workflow)]
             return self.begin(found, dict(input or {}), found.using(**options).options)
+        self._warn_unknown(name)
         o = WorkflowCall(Workflow(name, _nothing), Options()).using(**options).options
         return self._app._put(
             [self._job(name, encode_plain(dict(input or {}), "input", self._app.settings.max_payload), o)], o
@@ -254,8 +258,16 @@ class Workflows:
             return None
         workflow, limit = self._said(input), self._app.settings.max_payload
         if workflow is None:
+            if name not in self._known:
+                self._warn_unknown(name)
             return self._job(check_name(name, "workflow"), encode_plain(dict(given), "input", limit), o, None, version)
         return self._job(name, workflow.codec.encode(given, limit), o, workflow, version)
+
+    def _warn_unknown(self, name: str) -> None:
+        """Warn of a workflow that neither this application nor any run that has begun knows. Raises UnknownName with ``strict_names``."""
+        self._app.warn_unknown(
+            "workflow", name, self._known, elsewhere=lambda c: self._store.begun(c), remedy="The run waits until a worker that defines it starts."
+        )  # fmt: skip
 
     def attempts(self, input: Mapping[str, Any] | None) -> int | None:
         """The attempts that a known workflow gives its runs; None for what the settings say."""
@@ -359,7 +371,24 @@ class Workflows:
         if key is not None:
             check_name(key, "key")
         text = encode_plain(payload, "payload", self._app.settings.max_payload)
-        return self._tell(run, name, text, key, tenant, actor, SIGNALLED, {"name": name})
+        sent = self._tell(run, name, text, key, tenant, actor, SIGNALLED, {"name": name})
+        self._warn_unasked(run, name)
+        return sent
+
+    def _warn_unasked(self, run: int, name: str) -> None:
+        """Warn of a signal that a run does not wait for, where it waits for others: it is kept, and perhaps misspelt. One that comes before
+        its run waits for anything is ordinary."""
+        waits = self._read(lambda c: self._store.waits(c, run))
+        asked = {str(wait["name"]) for wait in waits if wait.get("kind") == Kind.EVENT}
+        if not asked or name in asked:
+            return
+        near = nearest(name, asked)
+        notice(
+            f'Run {run} does not wait for "{name}"; it waits for {", ".join(sorted(asked)[:8])}. '
+            + (f'Did you mean "{near}"? ' if near else "")
+            + "The signal is kept until the run asks for it."
+        )
+        self._app.events.emit("unknown_name", "warning", what="signal", unknown=name[:200], nearest=near)
 
     def approve(
         self, run: int, name: str | None = None, approved: bool = True, *, reason: str = "", tenant: str | None = None, actor: str = "code"

@@ -144,6 +144,16 @@ class WorkflowStore:
         row: Any = connection.execute(_RUN_LOCKED if lock else _RUN, {"b_id": ident}).first()
         return None if row is None else Kept(*row)
 
+    def begun(self, connection: Connection, last: int = 2_000) -> set[str]:
+        """The workflows of the last runs that have begun: some worker has had their code."""
+        r = workflow_runs.c
+        rows = select(r.workflow).where(r.version.is_not(None)).order_by(r.id.desc()).limit(last)
+        return set(connection.execute(rows).scalars())
+
+    def waits(self, connection: Connection, ident: int) -> Sequence[Mapping[str, Any]]:
+        """What a run has noted that it waits for, last."""
+        return connection.execute(select(workflow_runs.c.waits).where(workflow_runs.c.id == ident)).scalar() or ()
+
     def set_failing(self, connection: Connection, ident: int, error: dict[str, Any] | None) -> None:
         """What ended the run, while its steps are being undone."""
         connection.execute(

@@ -17,6 +17,7 @@ from duly.accounts.account import Identity, Role
 from duly.app import Duly
 from duly.jobs.job import Enqueued
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.names import noticing
 from duly.monitoring.redact import redacted
 from duly.web.api.common import (
     LOOK,
@@ -153,6 +154,9 @@ class StartIn(Strict):
 class Started(BaseModel):
     run: Run
     created: bool = Field(description="False: the key had this run already, and nothing was written.")
+    warnings: list[str] = Field(
+        [], description="Names in the request that neither this application nor a run that has begun knows."
+    )
 
 
 class SignalIn(Strict):
@@ -163,6 +167,7 @@ class SignalIn(Strict):
 
 class Sent(BaseModel):
     sent: bool = Field(description="False: a signal with that key was taken before.")
+    warnings: list[str] = Field([], description="A name that the run does not wait for, where it waits for others.")
 
 
 class ApproveIn(Strict):
@@ -208,14 +213,15 @@ def routes(app: Duly) -> Any:
             app.engine.maker.note(connection, [made], who.actor)
             return made
 
-        done = app.db.write(act)
+        with noticing() as warned:
+            done = app.db.write(act)
         app.db.bells.ring()
         ident = done.job.id
         if done.created:
             response.headers["Location"] = request.url_for("duly_run", id=str(ident)).path
         else:
             response.status_code = 200
-        return Started(run=shown(app.workflows.get(ident), who), created=done.created)
+        return Started(run=shown(app.workflows.get(ident), who), created=done.created, warnings=warned)
 
     @made.get("/workflows/runs", response_model=Page)
     def find(
@@ -256,8 +262,11 @@ def routes(app: Duly) -> Any:
     @made.post("/workflows/runs/{id}/signal", response_model=Sent, responses=documented(404, 409))
     def signal(id: Ident, given: SignalIn, who: Operator) -> Sent:
         """Tell a run something it waits for, or will. Each signal is taken once."""
-        sent = app.workflows.signal(id, given.name, given.payload, key=given.key, tenant=whose(who), actor=who.actor)
-        return Sent(sent=sent)
+        with noticing() as warned:
+            sent = app.workflows.signal(
+                id, given.name, given.payload, key=given.key, tenant=whose(who), actor=who.actor
+            )
+        return Sent(sent=sent, warnings=warned)
 
     @made.post("/workflows/runs/{id}/approve", response_model=Run, responses=documented(404, 409))
     def approve(id: Ident, given: ApproveIn, who: Operator) -> Run:
