@@ -1269,6 +1269,7 @@ class SchedulesPreviewIn(TypedDict):
 
 class Sent(TypedDict):
     sent: bool
+    warnings: NotRequired[list[str]]
 
 
 class Session(TypedDict):
@@ -1416,6 +1417,7 @@ class StartIn(TypedDict):
 class Started(TypedDict):
     run: Run
     created: bool
+    warnings: NotRequired[list[str]]
 
 
 class Step(TypedDict):
