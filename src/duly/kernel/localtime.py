@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 from zoneinfo import ZoneInfo
@@ -264,6 +265,25 @@ def _why_not(tz: str) -> tuple[str, str]:
     near = sorted(name for name in known if asked in (name.lower(), name.lower().split("/")[-1]))
     near = near[-1:] or get_close_matches(tz[:64].strip(), known, 1, 0.75)
     return f"is {shown}, which is no IANA time zone.", f"Did you mean {near[0]}?" if near else _EXAMPLE
+
+
+@lru_cache(maxsize=1024)
+def differs_from_package(tz: str, year: int) -> bool | None:
+    """Does the data that this process has of a zone differ from the ``tzdata`` package's, in that year or the two after it?
+
+    Both are looked at day by day. None where one of the two does not know the zone.
+    """
+    try:
+        here = _load(tz)
+        with resources.files("tzdata").joinpath("zoneinfo", *tz.split("/")).open("rb") as file:
+            there = ZoneInfo.from_file(file, tz)
+    except (OSError, ValueError, KeyError, ImportError):
+        return None
+    begins = datetime(year, 1, 1, tzinfo=UTC)
+    return any(
+        offset_at(begins + day * timedelta(days=1), here) != offset_at(begins + day * timedelta(days=1), there)
+        for day in range(3 * 366)
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import re
 import shutil
 import time
 import zoneinfo
@@ -27,6 +28,7 @@ from duly.jobs.engine import Engine
 from duly.jobs.lapsed import lapsed
 from duly.jobs.tables import GATE_KEY
 from duly.kernel.errors import DulyError, InvalidArgument, SchemaMissing, SchemaTooNew
+from duly.kernel.localtime import differs_from_package, zone
 from duly.monitoring.alerts.alert import Severity
 from duly.monitoring.alerts.judge import words
 from duly.monitoring.alerts.watch import Alerts
@@ -73,6 +75,7 @@ def examine(engine: Engine) -> Facts:
         if found["revision"] == migrate.HEAD:
             found["alerts"] = alert_facts(engine)
             found["schedules"] = db.read(lambda c: schedule_facts(c, found["now"]))
+            found |= db.read(lambda c: zones_in_use(c, found["now"]))
         if not db.is_sqlite and not found["read_only"]:  # where nothing is written, nobody is woken
             found["wake"] = wake_facts(db)
     except DulyError as error:
@@ -115,6 +118,35 @@ def zone_facts() -> tuple[int, str]:
         return zones, f"version {importlib.metadata.version('tzdata')} of the package tzdata"
     except importlib.metadata.PackageNotFoundError:
         return zones, ""
+
+
+#: Where zones stand in the database: a column of names, or a definition with ``tz`` somewhere in it.
+_ZONES = {"groups": "zone", "schedules": "recurrence", "blackouts": "definition", "automations": "schedule"}
+#: Definitions that are looked through, of each table.
+_MOST_ZONES = 10_000
+
+
+def zones_in_use(connection: Connection, now: datetime) -> dict[str, list[str]]:
+    """Zones that rounds, schedules, blackouts and automations go by, of which this machine knows nothing or something else than the package."""
+    names = set[str]()
+    for table, column in _ZONES.items():
+        rows = connection.execute(text(f"SELECT DISTINCT CAST({column} AS text) FROM {table} LIMIT {_MOST_ZONES}"))
+        for said in rows.scalars():
+            names |= {said} if column == "zone" else set(_TZ.findall(said or ""))
+    unknown, differ = [], []
+    for name in sorted(names):
+        try:
+            zone(name)
+        except InvalidArgument:
+            unknown.append(name)
+        else:
+            if differs_from_package(name, now.year):
+                differ.append(name)
+    return {"zones_unknown": unknown, "zones_differ": differ}
+
+
+#: Strings of a definition that are called a zone.
+_TZ = re.compile(r'"tz" *: *"([^"\\]{1,64})"')
 
 
 def login_facts(settings: Settings) -> LoginFacts | None:

@@ -189,6 +189,9 @@ class Facts:
     skew: float | None = None
     zones: int | None = None
     zone_data: str = ""
+    #: Zones of this database that the ``tzdata`` package says something else of, and those that this machine does not know.
+    zones_differ: Sequence[str] = ()
+    zones_unknown: Sequence[str] = ()
     file: FileFacts | None = None
     login: LoginFacts | None = None
     wake: WakeFacts | None = None
@@ -227,6 +230,10 @@ def fail(check: str, detail: str, remedy: str) -> Finding:
     return Finding(check, Grade.FAIL, detail, remedy)
 
 
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
 # ---------------------------------------------------------------------- this machine
 
 
@@ -236,6 +243,16 @@ def _machine(f: Facts) -> Iterator[Finding]:
             yield ok("time zones", f"{f.zones} zones, {f.zone_data or 'of unknown version'}")
         else:
             yield fail("time zones", "this machine has no zone data: schedules cannot be read", "pip install tzdata")
+    if f.zones_unknown:
+        yield fail(
+            "zones in use", f"this machine does not know {_few(f.zones_unknown)}, which rounds, schedules or blackouts here go by",
+            "Install tzdata and tzdata-legacy, or pip install -U tzdata; restart the workers of this machine.",
+        )  # fmt: skip
+    if f.zones_differ:
+        yield warn(
+            "zones in use", f"{_few(f.zones_differ)}: this machine's zone data ({f.zone_data}) and the tzdata package give other local times",
+            "Update the system's tzdata, or use the package's: PYTHONTZPATH= (empty). Use the same data on all machines.",
+        )  # fmt: skip
     if f.file is not None:
         yield from _file(f.file)
     if f.login is not None:
