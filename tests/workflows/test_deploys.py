@@ -124,6 +124,43 @@ def test_a_run_that_new_code_started_is_not_begun_by_old_code(app: Duly, other: 
     assert (app.workflows.get(run).output, done) == ("version 2", ["a", "b"])
 
 
+def test_an_input_and_an_answer_that_old_code_cannot_read_are_left_to_new_code(
+    app: Duly, other: Duly, clock: ManualClock
+) -> None:
+    def old_answer() -> int:
+        return 0
+
+    def new_answer() -> str:
+        return "a text"
+
+    @app.workflow("w")
+    async def old(ctx: WorkflowContext) -> int:
+        answer = await ctx.step("a", old_answer)
+        await ctx.sleep(60)
+        return answer
+
+    @other.workflow("w")
+    async def new(ctx: WorkflowContext, mode: str = "") -> str:
+        answer = await ctx.step("a", new_answer)
+        await ctx.sleep(60)
+        return answer + mode
+
+    unread = new.start(mode="!").job.id
+    assert drain(app).unreadable == 1
+    assert app.jobs.get(unread).status == "queued"
+    clock.advance(60)
+    drain(other)
+    clock.advance(60)
+    drain(other)
+    third = new.start().job.id
+    drain(other)
+    clock.advance(60)
+    assert drain(app).unreadable == 1  # what new code has recorded
+    clock.advance(60)
+    drain(other)
+    assert [app.workflows.get(run).output for run in (unread, third)] == ["a text!", "a text"]
+
+
 def test_code_of_a_later_version_begins_what_earlier_code_started(app: Duly, other: Duly, clock: ManualClock) -> None:
     done: list[str] = []
     run = define(app, done, version=3).using(run_in=5).start().job.id

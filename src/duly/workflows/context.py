@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from duly.jobs.enqueue import NewJob
-from duly.jobs.run import LeaseLost
+from duly.jobs.run import LeaseLost, UnreadableInput
 from duly.jobs.task import FARTHEST, Call, Task
 from duly.kernel.backoff import Backoff
 from duly.kernel.duration import Duration
-from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError
+from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, InvalidPayload, PermanentError
 from duly.kernel.exception_group import leaves
 from duly.kernel.localtime import in_utc
 from duly.kernel.payload import check_name, check_whole, read_duration, read_seconds
@@ -136,6 +136,8 @@ class WorkflowContext:
         self.run_id, self.tenant, self.workflow, self.version = run_id, tenant, workflow, version
         #: The last position that is on record, or was when the turn began.
         self._asked, self.recorded = 0, max((p for p in history if p > 0), default=0)
+        #: The last position that was on record when the turn began.
+        self._known = self.recorded
         self._options = _StepOptions()
         #: Why this turn is over. From then on nothing is done any more, whatever the code does on its way out.
         self._over: BaseException | None = None
@@ -516,7 +518,14 @@ class WorkflowContext:
             self._raised.append(failure)
             raise failure
         if record.kind is Kind.STEP and wanted.of is not None:
-            return decoded(wanted.of, value_of(record.output), record.name)
+            try:
+                return decoded(wanted.of, value_of(record.output), record.name)
+            except InvalidPayload as error:
+                if record.position > self._known:
+                    raise  # the function does not return what it says
+                # it was recorded by other code, which may be newer
+                self._over = Interrupted(UnreadableInput(error.field, error.problem, error.remedy))
+                raise self._over from None
         value = value_of(record.output)
         if record.kind is Kind.APPROVAL:
             return Approval(bool(value["approved"]), value["by"], value["reason"], datetime.fromisoformat(value["at"]))

@@ -21,12 +21,12 @@ from duly.jobs.host import Host as AnyHost
 from duly.jobs.job import ENDED, LIVE, Enqueued
 from duly.jobs.job import Status as JobStatus
 from duly.jobs.look import Found, until_of
-from duly.jobs.run import CURRENT
+from duly.jobs.run import CURRENT, UnreadableInput
 from duly.jobs.run import Run as JobRun
 from duly.jobs.store import FAR
 from duly.jobs.task import Call, Options, Task
 from duly.jobs.why import Check
-from duly.kernel.errors import InvalidArgument, NotFound, PermanentError, Snooze, WrongState
+from duly.kernel.errors import InvalidArgument, NotFound, Snooze, WrongState
 from duly.kernel.names import nearest, notice
 from duly.kernel.payload import check_id, check_name, check_size, check_text
 from duly.workflows import ENGINE_RUN
@@ -308,8 +308,8 @@ class Workflows:
         advance = Advance(engine, store, self._child, self._anew, self._memory)
         try:
             workflow.decode(input)
-        except InvalidArgument as error:  # trying again would not help
-            raise PermanentError(str(error)) from None
+        except InvalidArgument as error:  # newer code may be able to read it
+            raise UnreadableInput(error.field, error.problem, error.remedy) from None
         try:
             return await advance.run(kept, workflow.fn, partial(workflow.decode, input))
         except Ahead as error:
