@@ -496,6 +496,7 @@ def test_a_bound_in_cents_is_refused_for_a_model_without_a_price(room: Room) -> 
     room.drain()
     assert "the price of unknown at model is not known" in (room.session(ident).end_detail or "")
     assert room.model.questions == []
+    assert "the price of its model is not known here" in " ".join(room.door.notes(room.door.get("briefing")))
 
 
 def test_prices_that_nobody_set_are_those_of_the_list() -> None:

@@ -328,7 +328,7 @@ def failure(error: BaseException, timeout: float | None = None, undone: bool = F
     group, error = error, decisive(error)
     meant = next((leaf for leaf in leaves(group) if isinstance(leaf, ToolError)), None)
     if meant is not None:
-        return f"failed: {clean(str(meant))[:LONGEST_ERROR]}"
+        return f"failed: {masked(clean(str(meant))[:LONGEST_ERROR])}"
     of_database = next((f for leaf in leaves(group) if (f := database_error(leaf)) is not None), None)
     if of_database is not None:
         return f"failed: {of_database}"

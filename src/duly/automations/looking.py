@@ -149,7 +149,20 @@ class Looking(Equipment):
             for name in d.triggers
             if name.startswith(OWN)
         ]
-        return [*self.tools.problems(d.tools), *own, *([problem] if problem else [])]
+        return [*self.tools.problems(d.tools), *own, *([problem] if problem else self._price_problem(found))]
+
+    def _price_problem(self, found: Automation) -> list[str]:
+        """Why its bound in cents cannot be held here; empty where it can."""
+        d = found.definition
+        try:
+            known = not d.limits.bounds_cents or self.cost(self.provider(d.provider), d.model) is not None
+        except InvalidArgument as error:
+            return [str(error)]
+        return (
+            []
+            if known
+            else ["the price of its model is not known here, so its bound in cents ends each run: set ai_prices"]
+        )
 
     def slots(self, tenant: str | None = None) -> Sequence[Slot]:
         """Every slot: who has it, and since when. ``tenant``: those that it has something to do with, and whose holder is another's is not told."""

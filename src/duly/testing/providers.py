@@ -72,6 +72,10 @@ class ProviderContract:
         """Let the next answer ask for calls: name, and arguments (a text: as the model wrote them)."""
         raise SkipTest("the other side asks for no calls")
 
+    def cut_by_length(self) -> None:
+        """Let the next answer be cut at the most tokens that it may have, after it has begun a call of ``weather``."""
+        raise SkipTest("the other side cuts no answers")
+
     def refuse(self, kind: Kind) -> None:
         """Let the next question be refused with an answer of this kind."""
         raise SkipTest(f"the other side cannot answer {kind}")
@@ -139,6 +143,12 @@ class ProviderContract:
             assert call.problem
             assert call.arguments == {}
         assert not whole.problem
+
+    def test_an_answer_that_was_cut_says_so(self) -> None:
+        self.cut_by_length()
+        answer = _run(self.provider().ask(question(), _quiet))
+        assert answer.stop is Stop.LENGTH, "a call of an answer that was cut would be made"
+        assert answer.finish_reason
 
     def test_a_conversation_goes_on_from_the_question_alone(self) -> None:
         self.says("It is sunny.")

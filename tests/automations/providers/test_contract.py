@@ -43,6 +43,12 @@ class OverHttp(ProviderContract):
 
         self.ai.by_question = reply
 
+    #: How the API calls an answer that was cut.
+    length: ClassVar[str]
+
+    def cut_by_length(self) -> None:
+        self.ai.answers.append(Says("", [("weather", "")], stop=self.length))
+
     def refuse(self, kind: Kind) -> None:
         self.ai.answers.append(self.refusals[kind])
 
@@ -57,6 +63,7 @@ class OverHttp(ProviderContract):
 
 
 class TestOpenAI(OverHttp):
+    length = "length"
     refusals: ClassVar = {
         Kind.TRANSIENT: Status.error(503, "server_error"),
         Kind.THROTTLED: Status.error(429, "requests", code="rate_limit_exceeded", retry_after="7"),
@@ -75,6 +82,7 @@ class TestOpenAI(OverHttp):
 
 
 class TestAnthropic(OverHttp):
+    length = "max_tokens"
     refusals: ClassVar = {
         Kind.TRANSIENT: Status.error(529, "overloaded_error"),
         Kind.THROTTLED: Status.error(429, "rate_limit_error", retry_after="7"),
