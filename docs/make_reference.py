@@ -83,6 +83,7 @@ MEANINGS = {
     "outbox_relay_stopped": "It has ended; `sent` is how many messages it sent.",
     "outbox_sent": "Messages of one destination were sent and marked. `took`: seconds that the transport took, of each.",
     "outbox_failed": "Sending a message failed; it is tried again after `wait` seconds. `counted`: it has used an attempt; false where its destination is at fault.",
+    "outbox_gate": "The online gate was closed for the relays of the outbox, or opened (`online`), as a relay has seen it.",
     "outbox_held": "A relay sends nothing to a destination and probes it after `wait` seconds. `kind` is `away` (it cannot be reached, which passes) or `refused` (it takes nothing until an operator has acted). No attempt is used. An alert.",
     "outbox_open": "A destination that was held takes messages again, after `seconds`.",
     "outbox_hangs": "A transport has not returned for a minute; its destination has one place less, and the lease is kept.",

@@ -646,7 +646,11 @@ class Queues:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gate:
-    """``app.gate``: the global online gate. While it is closed no worker claims anything; enqueueing goes on."""
+    """``app.gate``: the global online gate. While it is closed no worker claims anything and no relay of the application's outbox sends
+    anything; enqueueing and publishing go on.
+
+    ``scope``: what a move is about: ``jobs``, ``outbox``, or several of them; all by default.
+    """
 
     app: Duly
 
@@ -655,13 +659,28 @@ class Gate:
         """Is it open? Asked of the database each time. What cannot be read as yes counts as closed."""
         return self.app._read(self.app.engine.queues.online)
 
-    def online(self, reason: str = "", actor: str = "code") -> None:
-        """Open it for every worker. Audited with who did it and why."""
-        self.app._write(lambda c: self.app.engine.queues.set_online(c, True, actor, reason))
+    @property
+    def is_outbox_online(self) -> bool:
+        """Is it open for the relays of the application's outbox?"""
+        return self.app._read(self.app.engine.queues.outbox_online)
 
-    def offline(self, reason: str = "", actor: str = "code") -> None:
-        """Close it for every worker. Running jobs go on. Audited with who did it and why."""
-        self.app._write(lambda c: self.app.engine.queues.set_online(c, False, actor, reason))
+    def online(self, reason: str = "", actor: str = "code", scope: str | Iterable[str] | None = None) -> None:
+        """Open it for every worker and relay. Audited with who did it and why. Raises InvalidArgument for an unknown scope."""
+        self._move(True, reason, actor, scope)
+
+    def offline(self, reason: str = "", actor: str = "code", scope: str | Iterable[str] | None = None) -> None:
+        """Close it for every worker and relay. Running jobs go on. Audited with who did it and why. Raises InvalidArgument for an unknown scope."""
+        self._move(False, reason, actor, scope)
+
+    def _move(self, online: bool, reason: str, actor: str, scope: str | Iterable[str] | None) -> None:
+        from duly.kernel.gate import Scope
+
+        given = list(Scope) if scope is None else [scope] if isinstance(scope, str) else list(scope)
+        for one in given:
+            if one not in set(Scope):
+                raise InvalidArgument("scope", f"is {one!r}.", f"Use {' or '.join(Scope)}, or leave it out for all.")
+        scopes = [Scope(one) for one in given] or list(Scope)
+        self.app._write(lambda c: self.app.engine.queues.set_online(c, online, actor, reason, scopes))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

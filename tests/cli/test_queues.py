@@ -48,6 +48,14 @@ def test_a_rate_is_a_number_and_a_span(on: Run) -> None:
         assert (told["count"], told["seconds"]) == rate
 
 
+def test_the_gate_is_moved_for_the_outbox_alone(on: Run, app: Duly) -> None:  # R003-14
+    said = on("gate", "offline", "--scope", "outbox", "--json").json
+    assert (said["online"], said["outbox"]) == (True, False)
+    assert "The outbox is offline." in on("gate").out
+    assert app.gate.is_online
+    assert not app.gate.is_outbox_online
+
+
 def test_the_gate_is_shown_and_moved_with_a_reason(on: Run, app: Duly) -> None:
     assert on("gate").out == "online\n"
     said = on("gate", "offline", "--reason", "deploy", "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,3 +301,45 @@ def test_a_filter_never_redrives_what_an_operator_put_aside(box: Outbox, mixed: 
     assert (box.get(mixed["bad"]).status, box.get(mixed["old"]).status) == (Status.PENDING, Status.PARKED)
     box.redrive(mixed["old"], reason="right after all")
     assert box.get(aside.message_id).status is Status.PENDING
+
+
+# --- The gate ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_gate_holds_relays_too_within_its_scope(
+    app: Duly, box: Outbox, recorder: Recorder, ear: Ear
+) -> None:  # R003-14, X6
+    relay = box.relay()
+    app.gate.offline("migration")
+    publish(box, "t:x", 1)
+    assert (relay.run_once().claimed, app.gate.is_outbox_online) == (0, False)
+    app.gate.online(scope="outbox")
+    assert (relay.run_once().sent, app.gate.is_online) == (1, False)
+    app.gate.online()
+    app.gate.offline(scope=["outbox"])
+    publish(box, "t:x", 2)
+    assert (relay.run_once().claimed, app.gate.is_online) == (0, True)
+    app.gate.offline(scope="jobs")
+    app.gate.online(scope="jobs")
+    assert relay.run_once().claimed == 0, "the outbox keeps what was said about it"
+    app.gate.online()
+    assert relay.run_once().sent == 1
+    assert [e["online"] for e in ear.named("outbox_gate")] == [False, True, False, True]
+    with pytest.raises(InvalidArgument, match="scope"):
+        app.gate.offline(scope="rounds")
+
+
+def test_a_gate_that_cannot_be_read_holds_relays(app: Duly, box: Outbox) -> None:  # T003-f
+    app.gate.offline()
+    change(box, "UPDATE system_state SET value = 'perhaps' WHERE key = 'atlas_online'")
+    publish(box, "t:x", 1)
+    assert box.relay().run_once().claimed == 0
+
+
+def test_an_outbox_elsewhere_has_no_gate(app: Duly, recorder: Recorder, tmp_path: Path) -> None:
+    box = Outbox(f"sqlite:///{tmp_path / 'shop.db'}", transports={"t": recorder})
+    box.create_table()
+    app.gate.offline()
+    publish(box, "t:x", 1)
+    assert box.relay().run_once().sent == 1
+    box.close()

@@ -238,29 +238,44 @@ def limit(
 @click.command(cls=Command)
 @click.argument("position", required=False, metavar="[online|offline]", type=click.Choice(["online", "offline"]))
 @click.option("--reason", default="", help="Why, for those who look at it later.")
-def gate(position: str | None, reason: str) -> None:
+@click.option(
+    "--scope", multiple=True, type=click.Choice(["jobs", "outbox"]), help="Move the gate for this alone. May be repeated. Default: all."
+)  # fmt: skip
+def gate(position: str | None, reason: str, scope: tuple[str, ...]) -> None:
     """Show the online gate, or move it.
 
-    While it is offline no worker claims anything; running jobs go on, new ones are accepted and wait.
+    While it is offline no worker claims anything, and no relay of Duly's own outbox sends anything. Running jobs go on; new jobs and
+    messages are accepted and wait.
     """
     from duly.monitoring.examine import gate_facts
 
     asked = state()
     app = asked.open(make=position is not None)
     if position == "online":
-        app.gate.online(reason, actor())
+        app.gate.online(reason, actor(), scope or None)
     elif position == "offline":
-        app.gate.offline(reason, actor())
-    elif reason:
-        raise click.UsageError("--reason is given, but not where to move the gate: online or offline.")
+        app.gate.offline(reason, actor(), scope or None)
+    elif reason or scope:
+        raise click.UsageError(
+            f"--{'reason' if reason else 'scope'} is given, but not where to move the gate: online or offline."
+        )
     g = app.db.read(lambda c: gate_facts(app.engine, c))
     if asked.json:
-        show.as_json({"online": g.online, "since": g.since, "by": g.by or None, "reason": g.reason or None})
+        facts = {
+            "online": g.online,
+            "since": g.since,
+            "by": g.by or None,
+            "reason": g.reason or None,
+            "outbox": g.outbox,
+        }
+        show.as_json(facts)
         return
     since = f" since {stamp(g.since)}" if g.since else ""
     show.say(
         f"{'online' if g.online else 'offline'}{since}{f', by {g.by}' if g.by else ''}{f': {g.reason}' if g.reason else ''}"
     )
+    if g.outbox != g.online:
+        show.say(f"The outbox is {'online' if g.outbox else 'offline'}.")
 
 
 # ---------------------------------------------------------------------- why

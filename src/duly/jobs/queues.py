@@ -9,7 +9,7 @@ touched. Occupancy is counted from the running rows themselves; nothing is count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,9 @@ from duly.calendars.standing import any_holds
 from duly.calendars.tables import queue_scopes
 from duly.jobs.settle import Claimed
 from duly.jobs.store import JobStore
-from duly.jobs.tables import GATE_KEY, jobs, queue_starts, queues, system_state
+from duly.jobs.tables import GATE_KEY, OUTBOX_GATE_KEY, jobs, queue_starts, queues, system_state
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, gate, read_gate
+from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, Scope, gate, read_gate, read_outbox_gate
 from duly.kernel.payload import check_name, check_text, check_whole
 from duly.storage.database import Database
 from duly.storage.types import Instant
@@ -255,27 +255,51 @@ class QueueStore:
             connection.execute(select(system_state.c.value).where(system_state.c.key == GATE_KEY)).scalar()
         )
 
-    def set_online(self, connection: Connection, online: bool, actor: str, reason: str = "") -> None:
-        """Open or close the gate for every worker. Audited as ATLAS_ONLINE or ATLAS_OFFLINE (T003-f)."""
+    def outbox_online(self, connection: Connection) -> bool:
+        """May relays of this database's outbox send? They follow the gate unless they were told otherwise."""
+        found = select(system_state.c.key, system_state.c.value).where(
+            system_state.c.key.in_((GATE_KEY, OUTBOX_GATE_KEY))
+        )
+        rows = {row.key: row.value for row in connection.execute(found)}
+        return read_outbox_gate(rows.get(GATE_KEY), rows.get(OUTBOX_GATE_KEY))
+
+    def set_online(
+        self,
+        connection: Connection,
+        online: bool,
+        actor: str,
+        reason: str = "",
+        scopes: Collection[Scope] = tuple(Scope),
+    ) -> None:
+        """Open or close the gate for these scopes. Audited as ATLAS_ONLINE or ATLAS_OFFLINE (T003-f)."""
         check_text(reason, "reason")
-        values = {"value": "true" if online else "false", "updated_at": self.db.now()}
-        if (
-            connection.execute(update(system_state).where(system_state.c.key == GATE_KEY).values(**values)).rowcount
-            == 0
-        ):
-            connection.execute(insert(system_state).values(key=GATE_KEY, **values))
-        action = "ATLAS_ONLINE" if online else "ATLAS_OFFLINE"
+        jobs_online, outbox_online = self.online(connection), self.outbox_online(connection)
+        if Scope.JOBS in scopes:
+            jobs_online = online
+            self._set_state(connection, GATE_KEY, online)
+        outbox_online = online if Scope.OUTBOX in scopes else outbox_online
+        if outbox_online == jobs_online:
+            connection.execute(delete(system_state).where(system_state.c.key == OUTBOX_GATE_KEY))
+        else:
+            self._set_state(connection, OUTBOX_GATE_KEY, outbox_online)
         record(
             self.db,
             connection,
             actor=actor,
-            action=action,
+            action="ATLAS_ONLINE" if online else "ATLAS_OFFLINE",
             entity="gate",
-            entity_id=GATE_KEY,
+            entity_id=GATE_KEY if Scope.JOBS in scopes else OUTBOX_GATE_KEY,
             level="warning",
-            meta={"reason": reason},
+            meta={"reason": reason}
+            if set(scopes) == set(Scope)
+            else {"reason": reason, "scopes": sorted(map(str, scopes))},
         )
         self.db.announce(connection)
+
+    def _set_state(self, connection: Connection, key: str, online: bool) -> None:
+        values = {"value": "true" if online else "false", "updated_at": self.db.now()}
+        if connection.execute(update(system_state).where(system_state.c.key == key).values(**values)).rowcount == 0:
+            connection.execute(insert(system_state).values(key=key, **values))
 
     # ------------------------------------------------------------------ the closer look
 

@@ -245,6 +245,8 @@ system_state = Table(
     Column("updated_at", Instant, nullable=False),
 )
 GATE_KEY = "atlas_online"
+#: The row of the outbox, where its relays do not follow the gate.
+OUTBOX_GATE_KEY = "outbox_online"
 
 #: Workers as they last said they were: for people to look at, never for correctness.
 workers = Table(

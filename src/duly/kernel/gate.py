@@ -16,6 +16,15 @@ YES = frozenset({"true", "1", "on", "yes"})
 NO = frozenset({"false", "0", "off", "no"})
 
 
+class Scope(StrEnum):
+    """What the online gate holds (X6). Rooms whose work is jobs (publishing, mail, automations, rounds, alerts) are held with these."""
+
+    #: Claims of jobs, by workers and dispatchers.
+    JOBS = "jobs"
+    #: What the relays of the application's own outbox send.
+    OUTBOX = "outbox"
+
+
 class HoldReason(StrEnum):
     """Why work is held, in the order in which the reasons are looked at."""
 
@@ -83,6 +92,11 @@ def read_gate(value: str | None) -> bool:
     """Is the system online, given the text in the gate's row? A missing row is online, an unreadable one is not (T003-f)."""
     # blanks and quotes only, as the claims read it in SQL
     return value is None or value.strip(" ").strip('"').lower() in YES
+
+
+def read_outbox_gate(value: str | None, own: str | None) -> bool:
+    """May relays send, given the gate's row and the outbox's own? Without a row of its own the outbox follows the gate."""
+    return read_gate(value) if own is None else read_gate(own)
 
 
 def gate(q: QueueFacts) -> Admit | Hold:

@@ -356,9 +356,9 @@ def schedule_facts(connection: Connection, now: datetime) -> ScheduleFacts:
 
 def gate_facts(engine: Engine, connection: Connection) -> GateFacts:
     """Whether the gate is open, and who moved it last, as the trail remembers."""
-    online = engine.queues.online(connection)
+    online, outbox = engine.queues.online(connection), engine.queues.outbox_online(connection)
     last = trail.find(connection, trail.TrailFilter(entity="gate", entity_id=GATE_KEY), limit=1)
     if not last or last[0].action != ("ATLAS_ONLINE" if online else "ATLAS_OFFLINE"):
-        return GateFacts(online)  # nobody moved it through Duly
+        return GateFacts(online, outbox=outbox)  # nobody moved it through Duly
     reason = last[0].meta.get("reason", "") if isinstance(last[0].meta, dict) else ""
-    return GateFacts(online, last[0].at, last[0].actor, reason or "")
+    return GateFacts(online, last[0].at, last[0].actor, reason or "", outbox)

@@ -97,6 +97,8 @@ class GateFacts:
     since: datetime | None = None
     by: str = ""
     reason: str = ""
+    #: Is it open for the relays of the outbox?
+    outbox: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,12 +401,20 @@ def _work(f: Facts) -> Iterator[Finding]:
 
 
 def _gate(g: GateFacts, now: datetime) -> Finding:
+    if g.online and not g.outbox:
+        return warn(
+            "gate", "online, and offline for the outbox: no relay sends anything", "duly gate online --scope outbox"
+        )
     if g.online:
         return ok("gate", "online")
     since = f" for {_span((now - g.since).total_seconds())}" if g.since else ""
     by = f", closed by {g.by}" if g.by else ""
     why = f": {g.reason}" if g.reason else ""
-    return warn("gate", f"offline{since}{by}{why}; no worker claims anything", "duly gate online")
+    return warn(
+        "gate",
+        f"offline{since}{by}{why}; no worker claims anything{'' if g.outbox else ', and no relay sends anything'}",
+        "duly gate online",
+    )
 
 
 def _paused(f: Facts) -> Iterator[Finding]:

@@ -218,6 +218,10 @@ class Lanes:
     def stop(self) -> None:
         """Begin nothing more: what waits in the lanes is given back, a line that is being sent ends behind its present message."""
         self.stopping.set()
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Give back what waits in the lanes and has not begun."""
         with self._lock:
             waiting = []
             for lane in self._lanes.values():

@@ -28,12 +28,14 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from duly.audit.store import record
 from duly.jobs.loops import Loop
 from duly.jobs.run import describe
+from duly.jobs.tables import GATE_KEY, OUTBOX_GATE_KEY, system_state
 from duly.kernel.errors import InvalidArgument, brief
+from duly.kernel.gate import read_outbox_gate
 from duly.kernel.lease import LeaseTerms
 from duly.outbox.holds import Fault, Hold, Holds
 from duly.outbox.lanes import Done, Lanes, Sink
@@ -98,6 +100,8 @@ class Relay:
         #: The instant that stands for the present in one cycle, where the caller named it.
         self._given_now: datetime | None = None
         self._learnt = False
+        #: Is the gate closed, as it was seen last?
+        self._gated = False
         self._lanes = self._new_lanes()
         #: One cycle takes what it can get; the loops take what can start soon.
         self._cycling = True
@@ -336,13 +340,29 @@ class Relay:
         The look is a read; a transaction that writes is begun only when there was something to take.
         """
         asked_at = time.monotonic()
-        look = self.db.read(lambda c: self._looker.look(c, now))
+        look = self.db.read(lambda c: self._looker.look(c, now) if self._is_online(c) else None)
+        if look is None:
+            self._lanes.put_back()
+            return [], self.options.poll
         if look.empty:
             return [], look.wait
         self._lines_first = not self._lines_first
         taken = self.db.write(lambda c: self._take(c, look, now))
         # what was due and could not be had is in the hands of another relay at this moment
         return units(taken, asked_at), 0.0 if taken else CONTENDED
+
+    def _is_online(self, connection: Connection) -> bool:
+        """Is the gate of the application's database open for relays? A database that is not Duly's has none."""
+        if not self.box.is_own:
+            return True
+        keys = (GATE_KEY, OUTBOX_GATE_KEY)
+        found = connection.execute(select(system_state.c.key, system_state.c.value).where(system_state.c.key.in_(keys)))
+        rows = {row.key: row.value for row in found}
+        online = read_outbox_gate(rows.get(GATE_KEY), rows.get(OUTBOX_GATE_KEY))
+        if online is self._gated:
+            self._gated = not online
+            self.emitter.emit("outbox_gate", "warning" if self._gated else "info", relay=self.name, online=online)
+        return online
 
     def _take(self, connection: Connection, look: Look, now: datetime | None) -> list[Message]:
         token, lease, total, first = secrets.randbits(62), self.terms.seconds, self.options.batch, self._lines_first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict, Field, computed_field
@@ -214,10 +214,18 @@ class Impact(BaseModel):
     schedules: list[HeldSchedule]
 
 
+class GateIn(Act):
+    """Why the gate is moved, and for what."""
+
+    scope: list[Literal["jobs", "outbox"]] | None = Field(None, description="For these alone; all when left out.")
+
+
 class Gate(BaseModel):
-    """While it is offline no worker claims anything; running jobs go on, new ones are accepted and wait."""
+    """While it is offline no worker claims anything and no relay of the outbox sends anything; running jobs go on, new ones are accepted
+    and wait."""
 
     online: bool
+    outbox: bool = Field(description="Whether the relays of Duly's own outbox may send.")
     since: Instant | None
     by: str | None
     reason: str | None
@@ -378,7 +386,7 @@ def routes(app: Duly) -> Any:
 
     def gate() -> Gate:
         g = app._read(lambda c: gate_facts(app.engine, c))
-        return Gate(online=g.online, since=g.since, by=g.by or None, reason=g.reason or None)
+        return Gate(online=g.online, outbox=g.outbox, since=g.since, by=g.by or None, reason=g.reason or None)
 
     @made.get("/gate", response_model=Gate)
     def show_gate(who: Viewer) -> Gate:
@@ -386,17 +394,17 @@ def routes(app: Duly) -> Any:
         return gate()
 
     @made.post("/gate/online", response_model=Gate)
-    def online(who: Admin, given: Act | None = None) -> Gate:
-        """Open the gate for every worker."""
+    def online(who: Admin, given: GateIn | None = None) -> Gate:
+        """Open the gate for every worker and relay."""
         overall(who, "the gate")
-        app.gate.online(_reason(given), who.actor)
+        app.gate.online(_reason(given), who.actor, None if given is None else given.scope)
         return gate()
 
     @made.post("/gate/offline", response_model=Gate)
-    def offline(who: Admin, given: Act | None = None) -> Gate:
-        """Close the gate for every worker. Running jobs go on; new ones are accepted and wait."""
+    def offline(who: Admin, given: GateIn | None = None) -> Gate:
+        """Close the gate for every worker and relay. Running jobs go on; new jobs and messages are accepted and wait."""
         overall(who, "the gate")
-        app.gate.offline(_reason(given), who.actor)
+        app.gate.offline(_reason(given), who.actor, None if given is None else given.scope)
         return gate()
 
     return made

@@ -93,7 +93,8 @@ def routes(desk: Desk) -> APIRouter:
         to = form.text("to")
         if to not in ("online", "offline"):
             raise InvalidArgument("to", f"is {to[:40]!r}.", "Use online or offline.")
-        (app.gate.online if to == "online" else app.gate.offline)(form.reason, form.who.actor)
+        scope = form.text("scope") or None
+        (app.gate.online if to == "online" else app.gate.offline)(form.reason, form.who.actor, scope)
         said = "open: work is claimed." if to == "online" else "closed: running jobs go on, nothing more is claimed."
         return desk.done(request, form.back, f"The gate is {said}")
 
