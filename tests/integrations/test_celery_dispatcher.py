@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,26 @@ def test_an_executor_is_installed_in_a_celery_application_for_a_duly_application
     for wrong in ((app, app), (fleet, fleet)):
         with pytest.raises(InvalidArgument):
             install_executor(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("driver", "error", "gone"),
+    [("amqp", ConnectionResetError, True), ("amqp", TimeoutError, False), ("redis", OSError, True)],
+)
+def test_an_idle_dispatcher_notices_that_the_broker_has_gone(
+    driver: str, error: type[Exception], gone: bool
+) -> None:  # F12
+    from types import SimpleNamespace
+
+    from duly.integrations.celery.dispatcher import _Broker
+
+    def fails(**_: Any) -> None:
+        raise error
+
+    broker = _Broker(None, None)
+    broker._connection = SimpleNamespace(
+        transport=SimpleNamespace(driver_type=driver), drain_events=fails, heartbeat_check=lambda: None
+    )
+    broker._producer = SimpleNamespace(channel=SimpleNamespace(client=SimpleNamespace(ping=fails)))
+    with pytest.raises(error) if gone else contextlib.nullcontext():
+        broker.check()

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -352,3 +357,29 @@ def test_a_table_that_is_spelled_with_its_schema_has_the_same_lines(pg: Outbox) 
 def test_a_session_without_a_database_is_refused_by_name(box: Outbox) -> None:
     with Session() as session, pytest.raises(InvalidArgument, match="session: is bound to no database"):
         box.publish(session, "t:x", 1)
+
+
+def test_a_payload_may_hold_what_has_one_form_in_json(box: Outbox) -> None:  # F14
+    class Kind(Enum):
+        NEW = "new"
+
+    @dataclass
+    class Line:
+        price: Decimal
+
+    class Order(BaseModel):
+        id: UUID
+        at: datetime
+
+    order = Order(id=UUID(int=7), at=datetime(2026, 1, 2, 3, tzinfo=UTC))
+    ident = publish(
+        box, "t:x", {"order": order, "lines": (Line(Decimal("1.10")),), "kind": Kind.NEW, "day": date(2026, 1, 2)}
+    )
+    assert box.get(ident).payload == {
+        "order": {"id": str(UUID(int=7)), "at": "2026-01-02T03:00:00Z"}, "lines": [{"price": "1.10"}], "kind": "new", "day": "2026-01-02",
+    }  # fmt: skip
+    for wrong in (object(), float("nan"), Decimal("NaN"), 2**70):
+        with pytest.raises(InvalidPayload) as refused:
+            publish(box, "t:x", {"uuid": UUID(int=1), "a": [wrong]})
+        assert "Annotate" not in str(refused.value)
+        assert "a[0]" in refused.value.field

@@ -14,10 +14,11 @@ import inspect
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints, overload
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 
@@ -28,7 +29,7 @@ from duly.idempotency.plan import Busy, Done, Mismatch, come_again
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.results import Results
 from duly.idempotency.store import LOOK, End, Holding, Store, StoreBusy, store_finder
-from duly.idempotency.surroundings import InCelery, Surroundings, is_control, surroundings
+from duly.idempotency.surroundings import InCelery, InJob, Surroundings, is_control, surroundings
 from duly.idempotency.telling import Teller
 from duly.idempotency.twins import warn_of_twin
 from duly.jobs.run import is_unawaited
@@ -41,6 +42,7 @@ from duly.kernel.errors import (
     InProgress,
     InvalidArgument,
     PayloadMismatch,
+    PermanentError,
     StoreUnavailable,
     UsageError,
     brief,
@@ -72,6 +74,8 @@ class Options:
     wait_timeout: float
     on_store_error: str
     fallback: Callable[[object], str] | None
+    ignore: frozenset[str]
+    naive_zone: tzinfo | None
 
 
 @overload
@@ -93,6 +97,8 @@ def idempotent_task(
     wait_timeout: Duration = 30.0,
     on_store_error: Literal["retry", "raise", "run"] = "retry",
     fallback: Callable[[object], str] | None = None,
+    ignore: Collection[str] = (),
+    naive_zone: tzinfo | str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -112,6 +118,8 @@ def idempotent_task(
     wait_timeout: Duration = 30.0,
     on_store_error: Literal["retry", "raise", "run"] = "retry",
     fallback: Callable[[object], str] | None = None,
+    ignore: Collection[str] = (),
+    naive_zone: tzinfo | str | None = None,
 ) -> Any:
     """Run the body once per key (R004-8 … R004-13). For plain and async functions, below ``@app.task`` or Celery's decorator.
 
@@ -129,6 +137,8 @@ def idempotent_task(
     ``on_store_error``: when the store does not answer, ``retry``: the call is made again later; ``raise``: StoreUnavailable at
     once, a failure; ``run``: the body runs unprotected, and an event says so.
     ``fallback``: gives text for argument types that have no canonical form, e.g. ``str``.
+    ``ignore``: names of parameters that are no part of what is asked for, such as a client or an ORM object; they tell no two calls apart.
+    ``naive_zone``: the zone that datetimes without one are meant in (a tzinfo, or a name such as ``Europe/Paris``); without it they are refused.
 
     The function that comes out has ``idempotency_key(*args, **kwargs)``, which gives the key of such a call. A body that raises frees
     its key. Where the body is given a session (``Session`` or ``AsyncSession``) on the store's database, the end of the key is
@@ -141,7 +151,8 @@ def idempotent_task(
     if fn is None:
         return functools.partial(
             idempotent_task, name=name, key=key, store=store, tenant=tenant, time_limit=time_limit, margin=margin, heartbeat=heartbeat,
-            keep=keep, on_duplicate=on_duplicate, wait_timeout=wait_timeout, on_store_error=on_store_error, fallback=fallback,
+            keep=keep, on_duplicate=on_duplicate, wait_timeout=wait_timeout, on_store_error=on_store_error, fallback=fallback, ignore=ignore,
+            naive_zone=naive_zone,
         )  # fmt: skip
     for field, value, allowed in (
         ("on_duplicate", on_duplicate, ("return", "raise", "wait")),
@@ -173,13 +184,50 @@ def idempotent_task(
         warn_of_twin(body, known, store)
     made = _wrapped(
         body,
-        Options(known, key, store_finder(store), tenant, terms, on_duplicate, wait_timeout, on_store_error, fallback),
+        Options(
+            known,
+            key,
+            store_finder(store),
+            tenant,
+            terms,
+            on_duplicate,
+            wait_timeout,
+            on_store_error,
+            fallback,
+            _ignored(body, ignore),
+            _zone(naive_zone),
+        ),
     )
     if task is None:
         return made
     # it is known to its application under its name, so the function inside is replaced
     object.__setattr__(task, "fn", made)
     return task
+
+
+def _zone(given: tzinfo | str | None) -> tzinfo | None:
+    """The zone of datetimes without one. Raises InvalidArgument."""
+    if given is None or isinstance(given, tzinfo):
+        return given
+    try:
+        return ZoneInfo(given)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidArgument(
+            "naive_zone", f"is {given!r}.", "Give a tzinfo, or a name such as Europe/Paris."
+        ) from None
+
+
+def _ignored(fn: Callable[..., Any], given: Collection[str]) -> frozenset[str]:
+    """The parameters that are left out of the key. Raises InvalidArgument naming one that is none."""
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise InvalidArgument("ignore", f"is {given!r}.", "Give a list of names of parameters.")
+    parameters = inspect.signature(unbound(fn)[0]).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for name in given:
+            if name not in parameters:
+                known = ", ".join(parameters) or "none"
+                raise InvalidArgument("ignore", f"names {name!r}, which is no parameter.", f"Parameters: {known}.")
+    return frozenset(given)
 
 
 def _checked(fn: Any, named: bool) -> None:
@@ -259,7 +307,12 @@ class _Call:
         self.where: Surroundings = surroundings()
         self.store = self.where.store() if o.store is default_store else o.store()
         bound = isinstance(self.where, InCelery) and bool(args) and args[0] is self.where.task
-        key, fingerprint = body.key(args, kwargs, bound)
+        try:
+            key, fingerprint = body.key(args, kwargs, bound)
+        except InvalidArgument as error:
+            if isinstance(self.where, InJob):  # the next attempt has the same arguments
+                raise PermanentError(str(error)) from error
+            raise
         self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
         self.tell = Teller(o.name, key)
         #: What the body is given as its session, and what follows from that.
@@ -521,12 +574,28 @@ class _Body:
         o, fingerprint = self.options, self.fingerprint(args, kwargs, bound)
         if o.key is None:
             return fingerprint, fingerprint
-        chosen = o.key(*args, **kwargs)
+        chosen = o.key(*args, **kwargs, **self._defaults_of_key(args, kwargs))
         if chosen is None or chosen == "":
             raise InvalidArgument(
                 "key", f"of {o.name} is {chosen!r}.", "Let the key function give what names the work."
             )
-        return canonical_task_key(o.name, (chosen,), namespace="key", fallback=o.fallback), fingerprint
+        given = canonical_task_key(o.name, (chosen,), namespace="key", fallback=o.fallback, naive_zone=o.naive_zone)
+        return given, fingerprint
+
+    def _defaults_of_key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The function's defaults that the key function takes and the call leaves out."""
+        try:
+            assert self.options.key is not None
+            taken = inspect.signature(self.options.key)
+            given = taken.bind_partial(*args, **kwargs).arguments
+            call = inspect.signature(self.fn).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return {}
+        call.apply_defaults()
+        return {
+            name: call.arguments[name] for name, p in taken.parameters.items()
+            if name not in given and name in call.arguments and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        }  # fmt: skip
 
     def _whole(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """A call as the function within partials gets it."""
@@ -553,8 +622,9 @@ class _Body:
             args,
             kwargs,
             signature=self._signature,
-            ignore=hidden,
+            ignore=hidden | self.options.ignore,
             fallback=self.options.fallback,
+            naive_zone=self.options.naive_zone,
         )
 
 
@@ -582,6 +652,8 @@ def _is_session(kind: object) -> bool:
 def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
     body = _Body(fn, options)
     made = _around(body)
+    # Celery checks the arguments of a call against this, and looks through no wrapper
+    made.__signature__ = inspect.signature(fn)  # type: ignore[attr-defined]
     made.idempotency_key = lambda *args, **kwargs: body.key(args, kwargs)[0]  # type: ignore[attr-defined]
     return made
 

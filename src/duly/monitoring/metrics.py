@@ -78,10 +78,13 @@ class Settled:
 class Counts:
     """One family of counters: events of one name, by some of their facts."""
 
-    def __init__(self, name: str, text: str, *labels: str, facts: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, name: str, text: str, *labels: str, facts: Sequence[str] | None = None, known: Sequence[str] = ()
+    ) -> None:  # fmt: skip
+        #: ``known``: the values of a single label, shown from the start, because ``increase()`` does not see a series that begins.
         self.name, self.text, self.labels = name, text, labels
         self._facts = facts or labels
-        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._counts: Counter[tuple[str, ...]] = Counter({(value,): 0 for value in known})
 
     def hear(self, facts: Mapping[str, Any]) -> None:
         self._counts[tuple(str(facts[name]) for name in self._facts)] += 1
@@ -102,7 +105,10 @@ class ProcessMetrics(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = {
-            "postcommit": Counts("postcommit_enqueue", "Sends registered for after a commit, by what became of them.", "result"),
+            "postcommit": Counts(
+                "postcommit_enqueue", "Sends registered for after a commit, by what became of them.", "result",
+                known=("enqueued", "rolled_back", "skipped"),
+            ),
             "idempotency_attempt": Counts(
                 "worker_idempotency_attempts", "Calls of idempotent functions.", "task", "result", facts=("task_name", "result")
             ),

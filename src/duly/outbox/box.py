@@ -25,7 +25,6 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from duly.audit.store import record_many
-from duly.jobs.codec import encode_plain
 from duly.jobs.session import borrowed
 from duly.jobs.task import Options as When
 from duly.kernel.backoff import Backoff
@@ -49,6 +48,7 @@ from duly.outbox.message import (
     checked_headers,
 )
 from duly.outbox.options import Options
+from duly.outbox.plain import encode_payload
 from duly.outbox.plan import OnParked, Policy
 from duly.outbox.read import MessageFilter, OutboxReader, Standing
 from duly.outbox.relay import Relay
@@ -99,7 +99,8 @@ class Outbox:
     ) -> Published:  # fmt: skip
         """Write a message in the transaction of ``session`` (a Session or Connection): it is sent if that commits.
 
-        ``payload``: any JSON value. ``key``: at most one message per tenant, destination and key; a second one is not
+        ``payload``: any JSON value; UUIDs, dates, times, decimals, enumerations, dataclasses and pydantic models are written as such.
+        ``key``: at most one message per tenant, destination and key; a second one is not
         written, and the first one's message id is returned with ``created=False``. ``ordering_key``: messages of one
         destination with the same one are sent in the order of their commits. ``headers``: names to texts, carried along;
         the present trace context is added. ``run_in`` (seconds, a timedelta, or a text such as 5m) or ``run_at`` (aware): not before.
@@ -168,7 +169,7 @@ class Outbox:
         trace = traceparent()
         if trace is not None:
             carried.setdefault("traceparent", trace)
-        encoded = encode_plain(payload, "payload", self.options.max_payload)
+        encoded = encode_payload(payload, self.options.max_payload)
         return NewMessage(
             str(uuid.uuid4()), tenant or self.tenant, str(to), encoded, carried, key, ordering_key, run_at, when.delay()
         )

@@ -53,6 +53,8 @@ LIMIT = 100
 HANDOVER_TIMEOUT = 300.0
 #: Seconds between looks at what became of handed-over jobs: shortest and longest.
 QUICK, SLOW = 0.05, 0.25
+#: Seconds between looks whether the broker is still there, while nothing is to be published.
+LOOK_EVERY = 5.0
 #: A fleet that begins none of the jobs that wait for it, and runs none, is away after so many seconds.
 AWAY = 30.0
 #: Celery kills the process of a run so many seconds after its timeout, if it has not ended by then.
@@ -100,7 +102,7 @@ class Dispatcher(Worker):
         self._elsewhere: dict[int, tuple[int, str]] = {}
         #: How many jobs the fleet has begun.
         self.handed = 0
-        self._pause, self._turn = SLOW, 0
+        self._pause, self._turn, self._look_due = SLOW, 0, 0.0
         #: Monotonic instant of the last sign of the fleet: nothing waited, or a job was begun or running.
         self._awake = time.monotonic()
         for lane in self.lanes.values():
@@ -198,8 +200,13 @@ class Dispatcher(Worker):
             if not self._broker.connected:
                 self._broker.connect()
                 self._bell.ring()
-            with contextlib.suppress(queue.Empty):
+            try:
                 run = self._outgoing.get(timeout=0.5)
+            except queue.Empty:
+                if time.monotonic() >= self._look_due:
+                    self._look_due = time.monotonic() + LOOK_EVERY
+                    self._broker.check()
+            else:
                 if run is not None and not run.settled:
                     sending.append(run)
                     self._send(run)
@@ -376,6 +383,16 @@ class _Broker:
             **limits, **({"queue": self._queue} if self._queue is not None else {}),
             **({"headers": {"traceparent": trace}} if trace is not None else {}),
         )  # fmt: skip
+
+    def check(self) -> None:
+        """Is the broker still there? Raises what the client raises when it is not."""
+        driver = self._connection.transport.driver_type
+        if driver == "redis":
+            self._producer.channel.client.ping()
+        elif driver == "amqp":
+            with contextlib.suppress(TimeoutError):
+                self._connection.drain_events(timeout=0.01)  # reads what the broker has sent: that it closes, too
+            self._connection.heartbeat_check()
 
     def close(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
