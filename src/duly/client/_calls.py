@@ -375,12 +375,20 @@ class Fired(TypedDict):
 
 
 class Gate(TypedDict):
-    """While it is offline no worker claims anything; running jobs go on, new ones are accepted and wait."""
+    """While it is offline no worker claims anything and no relay of the outbox sends anything; running jobs go on, new ones are accepted and wait."""
 
     online: bool
+    outbox: bool
     since: str | None
     by: str | None
     reason: str | None
+
+
+class GateIn(TypedDict):
+    """Why the gate is moved, and for what."""
+
+    reason: NotRequired[str]
+    scope: NotRequired[list[Literal["jobs", "outbox"]] | None]
 
 
 class Group(TypedDict):
@@ -2172,15 +2180,15 @@ class GateCalls:
         found: Gate = self._send("GET", "/api/v1/gate")
         return found
 
-    def online(self, *, idempotency_key: str | None = None, **given: Unpack[Act]) -> Gate:
-        """Open the gate for every worker."""
+    def online(self, *, idempotency_key: str | None = None, **given: Unpack[GateIn]) -> Gate:
+        """Open the gate for every worker and relay."""
         found: Gate = self._send(
             "POST", "/api/v1/gate/online", body=given or None, headers={"idempotency-key": idempotency_key}
         )
         return found
 
-    def offline(self, *, idempotency_key: str | None = None, **given: Unpack[Act]) -> Gate:
-        """Close the gate for every worker. Running jobs go on; new ones are accepted and wait."""
+    def offline(self, *, idempotency_key: str | None = None, **given: Unpack[GateIn]) -> Gate:
+        """Close the gate for every worker and relay. Running jobs go on; new jobs and messages are accepted and wait."""
         found: Gate = self._send(
             "POST", "/api/v1/gate/offline", body=given or None, headers={"idempotency-key": idempotency_key}
         )
