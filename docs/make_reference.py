@@ -38,6 +38,7 @@ MEANINGS = {
     "on_error_failed": "A function of `app.on_error` raised or took too long; `hook` names it. The job is not concerned.",
     "judging_failed": "The alerts could not be judged by a process that serves pages. Said once for each reason.",
     "job_unreadable": "A worker cannot read the input of a job: it was enqueued by other code. It is left to newer workers, uncounted, for as long as `unreadable_wait`. Said once for each job and worker.",
+    "declaration_old": "This process declares a schedule as older code did. Newer code has replaced it and its workers live, so the schedule is left as it is.",
     "job_retry": "A run failed and will be tried again after `wait` seconds.",
     "job_failed": "A job ended as failed: its attempts are used up, or trying again would not help.",
     "job_cancelled": "A running job ended as cancelled.",

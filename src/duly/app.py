@@ -459,6 +459,8 @@ class Duly:
         worker = Worker(self.engine, queues, name)
         if "schedules" in vars(self):  # else nothing is declared
             self.schedules.sync()
+            worker.declares = self.schedules.declarations()
+            worker.house.add("declarations", KEEP_EVERY, self.schedules.catch_up, first=KEEP_EVERY)
         schedules = Watch(self.db, self._scheduler)
         worker.accompany("schedules", schedules.step, schedules.bell.ring)
         worker.house.add("schedules", KEEP_EVERY, schedules.keep)

@@ -99,6 +99,12 @@ def list_(tenant: str | None) -> None:
     for s in found:
         if s.state != "active":
             show.say(f"{s.name} {state_words(s, now)}.")
+    gone = set(app.schedules.undeclared())
+    for s in found:
+        if (s.tenant, s.name) in gone:
+            show.say(
+                f"{s.name} is not declared by the code of any living worker; it goes on until you pause or remove it."
+            )
 
 
 def _jobs(app: Duly, occurrences: Any) -> dict[int, Job]:

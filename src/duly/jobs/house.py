@@ -225,7 +225,7 @@ class Housekeeper:
             if connection.execute(update(workers).where(workers.c.name == w.name).values(**values)).rowcount == 0:
                 connection.execute(insert(workers).values(
                     name=w.name, host=socket.gethostname(), pid=os.getpid(), version=__version__, started_at=self.db.now(),
-                    queues={n: lane.concurrency for n, lane in w.lanes.items()}, tasks=self.engine.task_names, **values,
+                    queues={n: lane.concurrency for n, lane in w.lanes.items()}, tasks=self.engine.task_names, declares=w.declares or None, **values,
                 ))  # fmt: skip
 
         self.db.write(say)

@@ -261,6 +261,8 @@ workers = Table(
     Column("queues", Json, nullable=False),
     Column("tasks", Json, nullable=False),
     Column("running", Integer, nullable=False, server_default="0"),
+    #: What its code declares (such as schedules): name → a mark of the definition.
+    Column("declares", Json),
     Column("started_at", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
 )

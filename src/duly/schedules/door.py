@@ -6,7 +6,7 @@ the same transaction. Every act of an operator is audited with who did it and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -38,7 +38,7 @@ from duly.schedules.schedule import (
     Status,
     Trigger,
 )
-from duly.schedules.store import ScheduleStore
+from duly.schedules.store import ScheduleStore, declaration, mark
 from duly.schedules.tick import Decided, Scheduler
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ BACKFILL_LIMIT = 10_000
 #: Occurrences of a preview.
 PREVIEW_LIMIT = 1_000
 
-Change = Literal["created", "changed", "unchanged"]
+Change = Literal["created", "changed", "unchanged", "behind"]
 
 
 class Host(Protocol):
@@ -120,6 +120,8 @@ class Schedules:
         self._app = app
         #: What code declares, by (tenant, name); written by ``sync``.
         self._declared: dict[tuple[str, str], Spec] = {}
+        #: (tenant, name) of what this code declares and newer code has replaced.
+        self.behind: set[tuple[str, str]] = set()
         self._scheduler: Scheduler | None = None
 
     # ------------------------------------------------------------------ definitions
@@ -160,20 +162,43 @@ class Schedules:
             raise InvalidArgument("name", f"is {spec.name!r}, which is declared twice.", "Give one another name.")
         self._declared[at] = spec
 
-    def sync(self) -> dict[str, Change]:
-        """Write what code declares. A worker does it when it starts. Returns what became of each, by name (``tenant/name`` for those of
+    def declarations(self) -> dict[str, str]:
+        """What code declares, for a worker's row: name → a mark of the definition."""
+        return {declaration(spec): mark(spec) for spec in self._declared.values()}
+
+    def undeclared(self) -> list[tuple[str, str]]:
+        """(tenant, name) of schedules that code declared once and no living worker's code declares now. They go on until a person removes or
+        pauses them."""
+        return self._read(self._store.undeclared)
+
+    def catch_up(self) -> None:
+        """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again."""
+        if self.behind:
+            self.sync(self.behind)
+
+    def sync(self, only: Collection[tuple[str, str]] | None = None) -> dict[str, Change]:
+        """Write what code declares. A worker does it when it starts. ``only``: (tenant, name) of these. Returns what became of each, by name (``tenant/name`` for those of
         another tenant than the application's).
 
-        A definition that is as it was declared last stays as it is, even if a person has changed the schedule since.
+        A definition that is as it was declared last stays as it is, even if a person has changed the schedule since. One that newer code has
+        replaced is left alone while a worker with that newer code lives (``behind``).
         """
         if not self._declared:
             return {}
-        specs = list(self._declared.values())
+        specs = [spec for at, spec in self._declared.items() if only is None or at in only]
         same = self._read(lambda c: self._store.declared(c, specs))
+        others = [spec for spec in specs if (spec.tenant, spec.name) not in same]
+        behind = self._read(lambda c: self._store.behind(c, others)) if others else set()
+        for tenant, name in behind - self.behind:
+            self._app.events.emit("declaration_old", "warning", schedule=name, tenant=tenant)
+        self.behind = (self.behind - {(spec.tenant, spec.name) for spec in specs}) | behind
         done: dict[str, Change] = {}
         for spec in specs:
             shown = spec.name if spec.tenant == self._tenant(None) else f"{spec.tenant}/{spec.name}"
             known = (spec.tenant, spec.name) in same
+            if (spec.tenant, spec.name) in behind:
+                done[shown] = "behind"
+                continue
             if known:
                 self._app.warn_unknown_task(spec.task)
             done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]

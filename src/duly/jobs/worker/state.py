@@ -89,6 +89,8 @@ class WorkerState:
         self.batch = self.settings.claim_batch or (BATCH_SQLITE if self.db.is_sqlite else BATCH_POSTGRES)
         self.lanes = {q: Lane(q, n, self.batch) for q, n in queues.items()}
         self.tally = Tally()
+        #: What the code of this worker declares, for its row: name → a mark of the definition.
+        self.declares: dict[str, str] = {}
         self.state = "starting"
         self._lock = threading.Lock()
         self._held: dict[int, Run] = {}
