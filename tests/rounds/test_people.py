@@ -66,7 +66,7 @@ def test_comments_can_be_edited_by_those_who_made_them(rounds: Rounds, opened: R
 def test_from_its_end_on_a_round_takes_nothing_and_can_be_read(
     rounds: Rounds, clock: ManualClock, opened: Round, status: str
 ) -> None:
-    # R000-15, R000-16, X6: with and without a closing tick
+    # R000-15, R000-16, X6, C029: with and without a closing tick
     submission = rounds.submit(opened.id, "m0", "the sea")
     comment = rounds.comment(submission.id, "m1", "yes")
     vote = rounds.vote(submission.id, "m2")

@@ -350,7 +350,7 @@ def test_a_prompt_that_is_gone_at_the_opening_is_chosen_again() -> None:
     [("2026-10-24", "2026-10-24 16:00", "2026-10-25 16:00"), ("2026-03-28", "2026-03-28 17:00", "2026-03-29 17:00")],
 )
 def test_a_round_is_open_for_24_hours_also_when_the_day_is_not(day: str, opens: str, closes: str) -> None:
-    # B012, R000-11, T000-g
+    # B012, R000-11, T000-g, C029
     planned_at = instant_on(date.fromisoformat(day), read_drop_time("18:00"), "Europe/Paris")
     decision = open_round(scheduled(planned_at.replace(tzinfo=None).isoformat()), planned_at, LIMIT, 0.0)
     assert isinstance(decision, Opened)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.recurrence import Cron, Every, Once, Recurring
+from duly.kernel.recurrence import Cron, Daily, Every, Once, Recurring
 from duly.kernel.windows import Calendar, Window
 from duly.schedules.plan import LOOK_AGAIN, LOOK_BLACKOUT, Decision, Facts, Plan, Waiting, checked, plan
 from duly.schedules.schedule import Policies, Spec, Status, read_catch_up
@@ -497,3 +497,21 @@ def test_every_occurrence_that_was_due_has_one_outcome_whatever_the_policies(
         now += timedelta(days=1)
         made.look(now, timedelta(0))
     assert not [d for d in made.ledger.values() if d.status is DEFERRED]
+
+
+@pytest.mark.parametrize(
+    ("recurrence", "policy"),
+    [
+        (Daily(["02:15", "02:45"], tz="Europe/Rome"), "gap=02:15,02:45"),
+        (Daily(["02:15", "03:00"], tz="Europe/Rome"), "gap=02:15,03:00"),
+        (Cron("0,20,40 2 * * *", tz="Europe/Rome"), "gap=02:00,02:20,02:40"),
+        (Daily("02:30", tz="Europe/Rome"), ""),
+        (Daily(["02:15", "02:45"], tz="Europe/Rome", gap="skip"), None),
+    ],
+)
+def test_two_times_in_one_gap_run_once_and_the_ledger_says_so(recurrence: Recurring, policy: str | None) -> None:
+    # B4
+    before = datetime(2026, 3, 28, 23, tzinfo=UTC)
+    made = plan(Facts(recurrence, Policies(), before), datetime(2026, 3, 29, 1, tzinfo=UTC))
+    fired = [d for d in made.decisions if d.due_at == datetime(2026, 3, 29, 1, tzinfo=UTC)]
+    assert [d.policy for d in fired] == ([] if policy is None else [policy])

@@ -272,6 +272,9 @@ def _fired(facts: Facts, due: _Due, policy: str) -> Decision:
         said.append(f"blackout={facts.policies.blackout}")
     if policy:
         said.append(policy)
+    if merged := facts.recurrence.merged_at(due.due_at):
+        # these local times were left out by the clock, and run once (T002-g)
+        said.append(f"gap={','.join(f'{local:%H:%M:%S}'.removesuffix(':00') for local in merged)}")
     start = due.due_at if due.waited == "backfill" else facts.recurrence.jittered(due.due_at)
     return Decision(due.due_at, Status.FIRED, due.waited, " ".join(said), start_at=start, known=due.waited is not None)
 

@@ -37,6 +37,7 @@ from duly.kernel.localtime import (
     clock_at,
     in_utc,
     instant_of,
+    offset_at,
     read_fold,
     read_gap,
     zone,
@@ -53,6 +54,8 @@ LATEST = datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC) + timedelta(days=2)
 
 #: Nobody waits longer than this for jitter.
 LONGEST_JITTER = timedelta(days=7)
+#: Local times of one gap that are named.
+MOST_MERGED = 100
 
 
 class Schedule(ABC):
@@ -117,6 +120,13 @@ class Schedule(ABC):
                 f"{self!r} went back from {before} to {found}, which is not earlier. Please report this."
             )
         return found
+
+    def merged_at(self, instant: datetime) -> tuple[datetime, ...]:
+        """The local times (naive) that one occurrence at ``instant`` stands for, where a clock put forward left out several; else none.
+
+        They run once, at the first instant after the gap; whoever keeps a record of occurrences can say so.
+        """
+        return ()
 
     def occurrences(self, start: datetime, end: datetime, limit: int | None = None) -> Iterator[datetime]:
         """The planned instants from ``start`` until before ``end`` (aware), in order; at most ``limit`` of them."""
@@ -247,6 +257,18 @@ class CivilSchedule(Recurring):
     def fold_rule(self) -> Fold:
         """Which pass of a repeated local time runs."""
         return self.fold or ("both" if self.follows_elapsed_time else "first")
+
+    def merged_at(self, instant: datetime) -> tuple[datetime, ...]:
+        at, place = in_utc(instant, "instant"), zone(self.tz)
+        before, after = offset_at(at - TICK, place), offset_at(at, place)
+        if after <= before or self.gap_rule != "after":
+            return ()
+        found: list[datetime] = []
+        local, ends = at.replace(tzinfo=None) + before, at.replace(tzinfo=None) + after
+        while len(found) < MOST_MERGED and (match := self._first_from(local)) is not None and match <= ends:
+            found.append(match)
+            local = match + TICK
+        return tuple(found) if len(found) > 1 else ()
 
     @property
     def is_bounded(self) -> bool:
