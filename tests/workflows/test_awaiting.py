@@ -178,6 +178,29 @@ def test_a_run_that_ends_or_waits_with_something_never_awaited_fails_and_nothing
     assert "never awaited" in said and "(test_awaiting.py:" in said and "`await ctx." in said
 
 
+async def _helper(ctx: WorkflowContext, done: list[str]) -> None:
+    await ctx.step("a", done.append, "a")
+
+
+async def _dropped_helper(ctx: WorkflowContext, done: list[str]) -> None:
+    _helper(ctx, done)  # type: ignore[unused-coroutine]
+    await ctx.step("pay", done.append, "paid")
+
+
+async def _held_helper(ctx: WorkflowContext, done: list[str]) -> None:
+    helper = _helper(ctx, done)
+    del helper
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("code", [_dropped_helper, _held_helper])
+def test_a_helper_that_was_given_the_context_and_not_awaited_fails_the_run(app: Duly, code: Code) -> None:
+    state, said, done = outcome(app, code)
+    assert (state, done) == ("failed", [])
+    line = inspect.getsourcelines(_helper)[1]
+    assert f"_helper(…) (defined in test_awaiting.py:{line}) was never awaited" in said and "`await _helper(…)`" in said
+
+
 async def _asyncio_gather(ctx: WorkflowContext, done: list[str]) -> None:
     await asyncio.gather(ctx.step("a", done.append, "a"), ctx.step("b", done.append, "b"))
 

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from duly.jobs.enqueue import NewJob
@@ -24,7 +25,16 @@ from duly.kernel.localtime import in_utc
 from duly.kernel.payload import check_name, check_whole, read_duration, read_seconds
 from duly.workflows.calling import WITHIN
 from duly.workflows.identity import Fingerprints, of_call, of_values
-from duly.workflows.pending import Note, Operation, Pending, asking, forgotten, in_another_task, verb_of
+from duly.workflows.pending import (
+    Note,
+    Operation,
+    Pending,
+    asking,
+    forgotten,
+    in_another_task,
+    verb_of,
+    watch_coroutines,
+)
 from duly.workflows.plan import Attempts, check_same
 from duly.workflows.step import (
     FINAL,
@@ -443,6 +453,11 @@ class WorkflowContext:
         for note in own:
             self._open.pop(note, None)
 
+    def note_helper(self, name: str, file: str, line: int) -> None:
+        """A coroutine that was given this context was never awaited: nothing of it was begun."""
+        note = Note("", name, self._asked + 0.5, file, line, dropped=True)
+        self._open[note] = None
+
     def check_all_awaited(self) -> None:
         """Raise NotAwaited where the code has ended and something that it asked for was never awaited."""
         if self._open:
@@ -530,6 +545,14 @@ class WorkflowContext:
         if record.kind is Kind.APPROVAL:
             return Approval(bool(value["approved"]), value["by"], value["reason"], datetime.fromisoformat(value["at"]))
         return datetime.fromisoformat(value) if record.kind is Kind.NOW else value
+
+
+def _forgotten_helper(ctx: WorkflowContext, coroutine: CoroutineType[Any, Any, Any]) -> None:
+    code = coroutine.cr_code
+    ctx.note_helper(coroutine.__name__, code.co_filename, code.co_firstlineno)
+
+
+watch_coroutines(_forgotten_helper, WorkflowContext)
 
 
 @dataclass(frozen=True, slots=True)

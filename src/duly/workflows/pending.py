@@ -8,10 +8,11 @@ An operation is only begun when no earlier one was forgotten: what is asked for 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from duly.kernel.errors import PermanentError
@@ -37,7 +38,7 @@ class NotAwaited(PermanentError):
 
 @dataclass(slots=True, eq=False)
 class Note:
-    """An operation that was asked for, until it is awaited. ``verb``: the method of ``ctx``."""
+    """An operation that was asked for, until it is awaited. ``verb``: the method of ``ctx``; "" of a coroutine function that was given it."""
 
     verb: str
     name: str | None
@@ -49,11 +50,15 @@ class Note:
     dropped: bool = False
 
     def __str__(self) -> str:
+        if not self.verb:
+            return f"{self.name}(…) (defined in {Path(self.file).name}:{self.line})"
         return f"ctx.{self.verb}({'' if self.name is None else repr(self.name)}) ({Path(self.file).name}:{self.line})"
 
     @property
     def remedy(self) -> str:
         """What to write instead."""
+        if not self.verb:
+            return f"`await {self.name}(…)`"
         return f"`await ctx.{self.verb}({'…' if self.name is None else f'{self.name!r}, …'})`"
 
 
@@ -147,6 +152,26 @@ class Operation(Awaitable[T]):
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __invert__ = __neg__ = __pos__ = __abs__ = __round__ = __pow__ = (
         _refuse
     )
+
+
+def watch_coroutines(tell: Callable[[Any, CoroutineType[Any, Any, Any]], None], kind: type) -> None:
+    """Call ``tell(context, coroutine)`` for each coroutine that was given a context of this kind and is thrown away before it was begun.
+
+    Such a helper, called without ``await``, has asked for nothing, so no operation is left that could say so. Python itself notices (it warns
+    that the coroutine was never awaited), through a function of ``warnings`` that it looks up each time; this one stands before it.
+    """
+    plain = getattr(warnings, "_warn_unawaited_coroutine", None)
+    if plain is None:  # another Python, which warns in another way
+        return
+
+    def warn(coroutine: CoroutineType[Any, Any, Any]) -> None:
+        frame = coroutine.cr_frame
+        for value in () if frame is None else frame.f_locals.values():
+            if isinstance(value, kind):
+                tell(value, coroutine)
+        plain(coroutine)
+
+    warnings._warn_unawaited_coroutine = warn  # type: ignore[attr-defined]
 
 
 if TYPE_CHECKING:
