@@ -20,11 +20,12 @@ def test_the_rounds_example_lives_through_the_day_on_which_clocks_change() -> No
     said = run()
     assert "Paris     open at Sat 18:00 CET" in said
     assert "Paris     closed at Sun 19:00 CEST" in said
-    assert "Paris     open at Mon 18:00 CEST" in said
-    # a group that was made in the evening begins in the evening, and then has its own hour
-    assert "New York  open at Fri 20:00 EDT" in said
-    assert "New York  open at Mon 08:30 EDT" in said
-    assert "8 rounds, 24 notices, 4 late submissions refused" in said
+    # free again on Monday at 19:00, it waits for its hour (R000-24)
+    assert "Paris     open at Mon" not in said
+    assert "next: Paris     Tue 31 March 16:00Z" in said
+    # a group that was made in the evening has its first round at its own hour (R000-25)
+    assert "New York  open at Fri" not in said
+    assert "8 rounds, 21 notices, 4 late submissions refused" in said
     assert "(0 groups failed)" in said
 
 
