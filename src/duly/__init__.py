@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from duly.jobs.worker import Worker
     from duly.kernel.backoff import Backoff
     from duly.kernel.errors import (
+        BlockingCallWarning,
         Cancel,
         DatabaseUnavailable,
         DulyError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INJECT",
     "Backoff",
+    "BlockingCallWarning",
     "Cancel",
     "Context",
     "Cron",
@@ -87,6 +89,7 @@ _HOMES = {
     "duly.jobs.worker": ("Worker",),
     "duly.kernel.backoff": ("Backoff",),
     "duly.kernel.errors": (
+        "BlockingCallWarning",
         "Cancel",
         "DatabaseUnavailable",
         "DulyError",

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import threading
+import time
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -29,9 +31,10 @@ from duly.jobs.session import borrowed
 from duly.jobs.task import Options, Task, check_same
 from duly.jobs.worker import Worker
 from duly.kernel.clock import Clock
-from duly.kernel.errors import InvalidArgument, UnknownTask
+from duly.kernel.errors import BlockingCallWarning, InvalidArgument, UnknownTask
 from duly.kernel.events import PROCESS, Emitter, Listener
 from duly.kernel.gate import Rate
+from duly.kernel.names import warn_outside
 from duly.kernel.payload import check_name, check_size, check_value
 from duly.monitoring.alerts.notices import WEBHOOK, poster
 from duly.monitoring.alerts.watch import Alerts
@@ -90,6 +93,8 @@ class Duly:
         self.gate = Gate(self)
         self.jobs = Jobs(self)
         self._checked = False
+        #: When each blocking call was last told as an event.
+        self._warned: dict[str, float] = {}
         self.alerts = Alerts(self.engine, self.open)
         self._workflows: Workflows | None = None
         self._rooms: list[Room] = []
@@ -254,6 +259,7 @@ class Duly:
                 "key", "is given for many jobs.", "Enqueue them one by one, or give each its key with app.enqueue."
             )
         encoded = list(inputs)
+        self.warn_if_on_loop("enqueue_many", "`await asyncio.to_thread(…)`")
         if options.session is not None:
             return self._put([dataclasses.replace(template, input=text) for text in encoded], options)
         self.open()
@@ -372,7 +378,21 @@ class Duly:
             parent_id=parent, meta=meta,
         )  # fmt: skip
 
+    def warn_if_on_loop(self, called: str, instead: str) -> None:
+        """Warn of a call that waits for the database on a running event loop: all that runs on that loop stands still meanwhile.
+
+        ``instead``: what to write. Said as a Python warning at the caller's line, and as the event ``blocking_call`` once a minute.
+        """
+        if _get_running_loop() is None:
+            return
+        now = time.monotonic()
+        if now - self._warned.get(called, -60.0) >= 60.0:
+            self._warned[called] = now
+            self.events.emit("blocking_call", "warning", call=called, instead=instead)
+        warn_outside(f"{called} blocks the running event loop. Use {instead}.", BlockingCallWarning)
+
     def _put(self, new: list[NewJob], options: Options) -> list[Enqueued]:
+        self.warn_if_on_loop("enqueue", "`await ….aenqueue(…)`")
         if options.session is not None:
             connection = borrowed(options.session, asynchronous=False)
             return self.engine.maker.make_in(connection, new)
@@ -562,6 +582,7 @@ class Duly:
         return checks if waits is None else [waits if check.name == "due" else check for check in checks]
 
     def _write(self, fn: Callable[[Connection], R]) -> R:
+        self.warn_if_on_loop("this call", "`await asyncio.to_thread(…)` around it")
         self.open()
         out = self.db.write(fn)
         self.db.bells.ring()

@@ -51,6 +51,12 @@ class Settings:
         "How often an idle worker looks for work when no wake-up comes. Wake-ups are hints, polling is the rule.",
         low=0.01,
     )
+    loop_block: float = _setting(
+        0.25,
+        "s",
+        "A task that blocks the worker's event loop for longer is told with its stack (loop_blocked). 0: never.",
+        low=0,
+    )
     concurrency: int = _setting(
         20, "jobs", "How many jobs of one queue a worker runs at once, unless the queue is given its own number.", low=1
     )

@@ -104,6 +104,10 @@ class UnknownTask(UnknownName):
         super().__init__("task", name, f"no task is called {name!r}.{hint}")
 
 
+class BlockingCallWarning(RuntimeWarning):
+    """A call that waits for the database was made on a running event loop, which stands still meanwhile."""
+
+
 class UnknownNameWarning(UserWarning):
     """A name was given that nothing has: a job would wait until a worker that defines its task starts."""
 

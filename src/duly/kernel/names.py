@@ -61,7 +61,12 @@ def notice(said: str) -> None:
         if said not in found:
             found.append(said)
         return
+    warn_outside(said, UnknownNameWarning)
+
+
+def warn_outside(said: str, category: type[Warning]) -> None:
+    """Raise a Python warning at the first line outside of Duly."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "duly":
         level, frame = level + 1, frame.f_back
-    warnings.warn(said, UnknownNameWarning, stacklevel=level)
+    warnings.warn(said, category, stacklevel=level)

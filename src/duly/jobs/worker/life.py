@@ -13,10 +13,12 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from duly.jobs.blocking import LoopWatch
 from duly.jobs.copies import leave
 from duly.jobs.engine import Engine
 from duly.jobs.house import Housekeeper
 from duly.jobs.loops import Loop
+from duly.jobs.worker.running import Running
 from duly.jobs.worker.settling import Settling
 from duly.jobs.worker.state import Tally
 from duly.kernel.errors import DulyError, brief
@@ -89,6 +91,18 @@ class Worker(Settling):
         with self._copied.watched(loop, restore):
             return await self._arun(loop, restore)
 
+    def _watch_loop(self, loop: asyncio.AbstractEventLoop) -> LoopWatch | None:
+        """Start the thread that tells what blocks the loop, where the settings want it and the system has a thread."""
+        if not self.settings.loop_block:
+            return None
+        code = Running._run_async.__code__
+        watch = LoopWatch(loop, self.settings.loop_block, lambda: self._held, code, self.emitter, self.name)
+        try:
+            watch.start()
+        except RuntimeError:  # no more threads: handlers need them more
+            return None
+        return watch
+
     async def _arun(self, loop: asyncio.AbstractEventLoop, restore: Callable[[], None] | None) -> Tally:
         assert self._stopped is not None
         if self._early:  # somebody asked while this was being got ready
@@ -105,6 +119,7 @@ class Worker(Settling):
             supervised.start()
         watch = asyncio.create_task(self._watch_idle()) if self._until_idle is not None else None
         silence = asyncio.create_task(self._watch_silence())
+        blocking = self._watch_loop(loop)
         try:
             await self._stopped.wait()
             await self._drain()
@@ -112,6 +127,8 @@ class Worker(Settling):
             if watch is not None:
                 watch.cancel()
             silence.cancel()
+            if blocking is not None:
+                blocking.stop()
             self.state = "stopped"
             for supervised in self.loops:
                 supervised.stop()
