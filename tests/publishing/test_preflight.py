@@ -128,3 +128,11 @@ def test_a_look_never_fails_and_a_score_is_what_the_findings_cost(post: Post, mo
     assert report.ok == all(one.severity is not Severity.ERROR for one in report.findings)
     assert report.score == max(0, 100 - sum(COSTS[one.severity] for one in report.findings))
     assert isinstance(report, Report)
+
+
+def test_hashtags_are_told_apart_in_every_script() -> None:  # N2
+    from duly.publishing.preflight import hashtags
+
+    assert hashtags("#हिन्दी #हिन्दुस्तान") == ["हिन्दी", "हिन्दुस्तान"]
+    assert hashtags("#กรุงเทพ, #กรุงไทย!") == ["กรุงเทพ", "กรุงไทย"]
+    assert hashtags("#cafe\u0301 #cafe ＃日本 a#no &#39; #a_1-b") == ["café", "cafe", "日本", "a_1"]

@@ -166,3 +166,9 @@ def test_a_job_that_holds_a_posts_key_is_named_and_the_post_is_not_said_to_be_th
         room.enqueue("ig", POST, key="k")
     answer = room.test("ig", POST, key="k")
     assert (answer.outcome, f"job {holder} of task NOOP" in answer.detail) == ("collision", True)
+
+
+@pytest.mark.parametrize("key", ["", "  ", "\t"])
+def test_a_blank_key_is_refused(room: Publishing, key: str) -> None:  # N4
+    with pytest.raises(InvalidArgument):
+        room.enqueue("ig", POST, key=key)

@@ -331,6 +331,10 @@ def test_many_are_replayed_and_cancelled_within_the_filter(client: httpx2.Client
 # ---------------------------------------------------------------------- lists
 
 
+def test_a_name_in_the_query_that_is_not_known_is_refused(client: httpx2.Client) -> None:  # N5
+    assert problem(client.get(f"{JOBS}?chanel=blog"), 422)["field"] == "chanel"
+
+
 @pytest.mark.parametrize("name", ["channel", "idempotency_key", "remote_id"])
 def test_a_filter_with_text_that_no_database_stores_is_refused_where_it_stands(
     client: httpx2.Client, publishing: Publishing, name: str

@@ -217,9 +217,10 @@ def _act(
         raise click.UsageError(f"Only {' and '.join(fit)} publications can be {_past(event)}.")
     wanted = _filter(**given)
     found = publishing.list(wanted, limit)
+    left_out = len(publishing.list(_filter(**given | {"status": ["cancelled"]}), limit)) if event == "replay" else 0
     if dry_run:
-        left_out = publishing.list(_filter(**given | {"status": ["cancelled"]}), limit) if event == "replay" else []
-        return _foretold(event, found, len(left_out), publishing)
+        return _foretold(event, found, left_out, publishing)
+    _tell_left_out(left_out)
     if len(found) > BULK and not yes:
         what = f"{event} {show.count(len(found), 'publication')}"
         if not sys.stdin.isatty():
@@ -249,10 +250,14 @@ def _foretold(event: str, found: Sequence[Publication], left_out: int, publishin
     for one in found:
         if one not in meant:
             complain(f"publication {one.id} is {one.status} and cannot be {_past(event)}.")
-    if left_out:
-        complain(f"{show.count(left_out, 'cancelled publication')} left out: a cancelled one is replayed by its id.")
+    _tell_left_out(left_out)
     show.say(f"Would {event} {show.count(len(meant), 'publication')}. Nothing was changed.")
     return 0
+
+
+def _tell_left_out(number: int) -> None:
+    if number and not state().json:
+        complain(f"{show.count(number, 'cancelled publication')} left out: a cancelled one is replayed by its id.")
 
 
 def _by_id(publishing: Publishing, event: str, ids: Sequence[int], reason: str, tenant: str | None) -> Bulk:

@@ -238,6 +238,8 @@ class PublicationMaker:
             raise InvalidArgument(
                 "payload.preview", "is true, and a preview is not published.", "Ask for it with preview()."
             )
+        if key is not None and not key.strip():
+            raise InvalidArgument("key", f"is {key!r}: a blank key would make one post of all.", "Give a key, or none.")
         given = {name: value for name, value in payload.items() if name != "preview" and value is not None}
         return self._app.prepare(
             PUBLISH, given, queue=one.channel, key=str(uuid.uuid4()) if key is None else key, unique_until="forever", run_at=one.run_at,

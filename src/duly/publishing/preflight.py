@@ -15,7 +15,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
+from unicodedata import category, normalize
 from urllib.parse import urlsplit
 
 from duly.kernel.errors import InvalidArgument
@@ -34,7 +34,8 @@ class Severity(StrEnum):
 #: What a finding takes from the score of 100.
 COSTS = {Severity.ERROR: 40, Severity.WARNING: 10, Severity.HINT: 2}
 
-_HASHTAG = re.compile(r"(?<![\w#&/])#(\w+)")
+#: Where a hashtag begins, a full-width sign included.
+_HASHTAG = re.compile(r"(?<![\w#＃&/])[#＃](?=\w)")
 _LINK = re.compile(r"https?:/*[^\s<>\"]*", re.IGNORECASE)
 _UNFILLED = re.compile(r"\{\{?\s*[A-Za-z_]\w*\s*\}?\}")
 #: What a text may hold besides printable characters: line breaks and tabs, joiners and marks of direction, which emoji and scripts use.
@@ -157,7 +158,7 @@ def _texts(post: Post, rules: Rules) -> Iterator[Finding]:
     long = length(post.caption)
     if rules.caption_most is not None and long > rules.caption_most:
         yield _error("caption", f"has {long:,} characters; {post.channel} takes {rules.caption_most:,}.")
-    tags = [tag.casefold() for tag in _HASHTAG.findall(post.caption)]
+    tags = hashtags(post.caption)
     if rules.hashtags_most is not None and len(tags) > rules.hashtags_most:
         yield _error("caption", f"has {len(tags)} hashtags; {post.channel} takes {rules.hashtags_most}.")
     twice = [tag for tag, times in Counter(tags).items() if times > 1]
@@ -176,6 +177,16 @@ def _texts(post: Post, rules: Rules) -> Iterator[Finding]:
             )
     if "\n" in post.title:
         yield _warning("title", "has more than one line.")
+
+
+def hashtags(text: str) -> list[str]:
+    """The hashtags of a text, folded: letters, digits and underscores with their marks, in every script."""
+    text, out = normalize("NFC", text), list[str]()
+    for begin in _HASHTAG.finditer(text):
+        rest = text[begin.end() :]
+        end = next((n for n, c in enumerate(rest) if not (c.isalnum() or c == "_" or category(c)[0] == "M")), len(rest))
+        out.append(rest[:end].casefold())
+    return out
 
 
 def _tags(names: Iterable[str]) -> str:
@@ -336,6 +347,9 @@ def _comment(post: Post, rules: Rules) -> Iterator[Finding]:
         yield Finding(Severity.HINT, name, f"is left out: {post.channel} knows no first comment.")
         return
     long = length(text)
+    tags = len(hashtags(text))
+    if rules.hashtags_most is not None and tags > rules.hashtags_most:
+        yield _error(name, f"has {tags} hashtags; {post.channel} takes {rules.hashtags_most}.")
     if rules.comment_most is not None and long > rules.comment_most:
         yield _error(name, f"has {long:,} characters; {post.channel} takes {rules.comment_most:,}.")
     if " ".join(text.split()).casefold() == " ".join(post.caption.split()).casefold():

@@ -24,7 +24,7 @@ from duly.publishing.enqueue import report
 from duly.publishing.host import Host
 from duly.publishing.plan import Planned, load
 from duly.publishing.view import Publication, PublicationFilter
-from duly.web.problems import ProblemRoute, documented
+from duly.web.problems import StrictRoute, documented
 
 PREFIX = "/fp-publisher/v1"
 #: Who asks, as it stands in the audit trail; set by who lets people in.
@@ -201,7 +201,7 @@ def router(app: Host, *, tenant: str | None = None) -> APIRouter:
     publishing = Publishing.of(app)
     whose = tenant or app.settings.tenant
     check_name(whose, "tenant")
-    made = APIRouter(prefix=PREFIX, tags=["publications"], route_class=ProblemRoute, responses=documented(422, 503))
+    made = APIRouter(prefix=PREFIX, tags=["publications"], route_class=StrictRoute, responses=documented(422, 503))
 
     def planned(given: JobIn) -> list[Planned]:
         if given.plan is None:

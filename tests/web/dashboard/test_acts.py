@@ -12,6 +12,7 @@ from duly import Duly
 from duly.accounts.door import Accounts
 from duly.audit.read import Entry, TrailFilter, find
 from duly.automations import Automations
+from duly.jobs.filter import JobFilter
 from duly.outbox import Outbox
 from duly.publishing.door import Publishing
 from duly.testing import ManualClock
@@ -63,6 +64,20 @@ def test_what_was_begun_on_many_can_be_undone_by_who_began_it_as_long_as_nothing
     assert "Undone: no job was touched." in ann.get(where).text
     assert app.jobs.count(queue="media", status=("cancelled",)) == before
     assert last(app, entity="job").action != "JOB_CANCELLED"
+
+
+def test_many_are_replayed_by_filter_without_what_a_person_cancelled_which_is_chosen(
+    person: Callable[..., Person], town: Town, app: Duly
+) -> None:  # D5, R002-25
+    ann = person("operator")
+    app.jobs.cancel(town.queued, "withdrawn", "ann")
+    task = app.jobs.get(town.queued).task
+    assert town.queued not in app.jobs.admin.matching(JobFilter(task=task), "replay")
+    assert ann.get(f"/jobs/act?event=replay&task={task}&status=cancelled").status_code == 422
+    where = begun(ann, f"event=replay&ids={town.queued}", reason="right after all")
+    while "Back to the jobs" not in ann.get(where).text:
+        sleep(0.05)
+    assert app.jobs.get(town.queued).status == "queued"
 
 
 def test_what_is_done_to_many_is_done_and_cannot_be_undone_any_more(

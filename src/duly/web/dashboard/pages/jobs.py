@@ -162,7 +162,9 @@ def routes(desk: Desk) -> APIRouter:
         asked, again = _asked(given, who), bool(force)
         found = app.jobs.admin.matching(asked.filter, event, MOST_JOBS, again)
         sample = app._read(lambda c: app.engine.reader.get_many(c, found[:SAMPLE]))
-        states = asked.filter.status or able(event, again, named="ids" in given)
+        # what was cancelled since then is no part of a replay by filter
+        named = "ids" in given
+        states = () if named else asked.filter.status or (able(event, again) if event == "replay" else ())
         return desk.page(
             request, "jobs_act.html", f"{ACTS[event]} jobs", asked=asked, event=event, verb=ACTS[event], force=again, total=len(found),
             capped=len(found) >= MOST_JOBS, jobs=packed(found), mark=secrets.token_urlsafe(12), sample=[sample[one] for one in found[:SAMPLE] if one in sample], back=asked.address("/jobs"),
@@ -177,7 +179,8 @@ def routes(desk: Desk) -> APIRouter:
         begun = desk.bulk.pressed(form.who.key, mark)
         if begun is not None:
             return RedirectResponse(f"/jobs/acts/{begun}", 303)
-        fits = JobFilter(tenant=form.who.tenant, status=tuple(one for one in form.many("status") if one))
+        states = tuple(one for one in form.many("status") if one) or able(event, force, named=True)
+        fits = JobFilter(tenant=form.who.tenant, status=states)
         if not app.jobs.admin.matching(replace(fits, ids=ids), event, 1, force):
             return desk.done(request, form.back, f"None of them can be {WHAT[event].partition(',')[0]}.", "warn")
         begun = desk.bulk.begin(
