@@ -145,6 +145,16 @@ def test_what_is_wrong_with_the_message_uses_an_attempt_and_lets_the_next_probe_
     assert holds.admits(message(3), later)
 
 
+def test_people_are_told_what_happened_in_a_word_that_holds_no_data() -> None:
+    told: list[str] = []
+    holds = Holds(Backoff(base=1), lambda what, hold, now: told.append(hold.problem))
+    behind = DestinationUnavailable("https://user:pw@host refused")
+    behind.__cause__ = ConnectionRefusedError()
+    for n, problem in enumerate([DestinationUnavailable("404 from host", word="404"), behind, KeyError("secret")]):
+        holds.failed(message(n, f"t:{n}"), problem, NOON)
+    assert told == ["404", "ConnectionRefusedError", "KeyError"]
+
+
 def test_a_clock_that_was_set_back_keeps_no_destination_held() -> None:
     holds = Holds(Backoff(base=1))
     holds.failed(message(1), OSError(), NOON)

@@ -172,11 +172,14 @@ class DestinationUnavailable(DulyError):
     """Raised by a transport of the outbox that cannot hand over anything now, whatever the message is.
 
     The outbox holds the destination, uses no attempt, and probes. ``after``: seconds until it is worth asking again, where the
-    other side said so. ``attention``: it will not pass by itself (a wrong address, a refused login): an operator must act.
+    other side said so. ``attention``: it will not pass by itself (a wrong address, a refused login): an operator must act. ``word``: what
+    happened in a word without data (``404``), for events and lists; by default the type of the cause.
     """
 
-    def __init__(self, problem: str, *, after: float | timedelta | None = None, attention: bool = False) -> None:
-        self.problem, self.attention = problem, attention
+    def __init__(
+        self, problem: str, *, after: float | timedelta | None = None, attention: bool = False, word: str = ""
+    ) -> None:
+        self.problem, self.attention, self.word = problem, attention, word
         self.after = after.total_seconds() if isinstance(after, timedelta) else after
         super().__init__(problem)
 

@@ -81,7 +81,7 @@ class Hold:
     until: datetime
     #: Failures in a row since it is held.
     tries: int
-    #: The type of the last error. Its text stays in the message's row.
+    #: The last error in a word: a status, or a type. Its text stays in the message's row.
     problem: str
 
 
@@ -187,9 +187,7 @@ class Holds:
         wait = self._wait(place, tries, after, now, u)
         kind = fault if fault is Fault.REFUSED else Fault.AWAY
         since = now if before is None else before.since
-        place.hold = Hold(
-            message.destination, kind, since, now + timedelta(seconds=wait), tries, type(problem).__name__
-        )
+        place.hold = Hold(message.destination, kind, since, now + timedelta(seconds=wait), tries, word_of(problem))
         self._changed.add(message.destination)
         news = before is None or before.kind is not kind
         return wait, place.hold if news else None
@@ -241,6 +239,13 @@ def _may_probe(place: _Place, hold: Hold, now: datetime) -> bool:
         return False
     # a clock that was set back keeps nobody waiting for longer than was meant
     return now >= hold.until or now < hold.since
+
+
+def word_of(problem: BaseException) -> str:
+    """Return an error in a word that holds no data: what its transport said, or the type of what is behind it."""
+    if isinstance(problem, DestinationUnavailable):
+        return problem.word or type(problem.__cause__ or problem).__name__
+    return type(problem).__name__
 
 
 def after_of(problem: BaseException) -> float | None:

@@ -37,7 +37,7 @@ from duly.jobs.tables import GATE_KEY, OUTBOX_GATE_KEY, system_state
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.gate import read_outbox_gate
 from duly.kernel.lease import LeaseTerms
-from duly.outbox.holds import Fault, Hold, Holds
+from duly.outbox.holds import Fault, Hold, Holds, word_of
 from duly.outbox.lanes import Done, Lanes, Sink
 from duly.outbox.look import Look, Looker
 from duly.outbox.message import PARKED, Message
@@ -536,4 +536,4 @@ class Relay:
 
 def _kind(problem: BaseException | None) -> str:
     """An error as events carry it. Its text stays in the message's row: it may quote an address, or a token."""
-    return "" if problem is None else type(problem).__name__
+    return "" if problem is None else word_of(problem)

@@ -132,7 +132,7 @@ class WebhookTransport:
             raise Retry(told, after=wait)
         if 300 <= status < 400:
             told += ": redirects are not followed"
-        raise DestinationUnavailable(told, after=wait, attention=owner is Owner.ENDPOINT)
+        raise DestinationUnavailable(told, after=wait, attention=owner is Owner.ENDPOINT, word=str(status))
 
     def _url(self, message: Message) -> str:
         urls, name = self._urls, message.target

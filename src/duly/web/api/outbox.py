@@ -59,7 +59,7 @@ class Hold(BaseModel):
     since: Instant
     until: Instant = Field(description="When it is asked again.")
     tries: int = Field(description="Failures in a row since then.")
-    problem: str = Field(description="The type of the last error.")
+    problem: str = Field(description="The last error in a word: a status, or a type.")
 
 
 class Backlog(BaseModel):
