@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, overload
@@ -89,6 +89,10 @@ class Suspended(BaseException):
         self.waiting = waiting
 
 
+#: The attempts of a step that says nothing of them. One for all: each turn asks for all steps again.
+PLAIN = Attempts()
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Something that a workflow asks for."""
@@ -99,7 +103,7 @@ class Wanted:
     #: A step: its function, with its arguments; how often it is tried; seconds for one attempt; what undoes it.
     fn: Callable[[], Any] | None = None
     of: Callable[..., Any] | None = None
-    attempts: Attempts = field(default_factory=Attempts)
+    attempts: Attempts = PLAIN
     timeout: float | None = None
     compensate: Callable[..., Any] | None = None
     #: A task: makes its job.
@@ -564,8 +568,9 @@ class _StepOptions:
     name: str | None = None
 
     def tries(self) -> Attempts:
-        plain = Attempts()
-        return Attempts(self.attempts or plain.most, self.backoff or plain.backoff)
+        if self.attempts is None and self.backoff is None:
+            return PLAIN
+        return Attempts(self.attempts or PLAIN.most, self.backoff or PLAIN.backoff)
 
 
 def _span(value: Duration | None, field: str) -> timedelta | None:
