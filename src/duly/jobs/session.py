@@ -13,12 +13,14 @@ from sqlalchemy.exc import UnboundExecutionError
 
 from duly.kernel.errors import InvalidArgument, UnsafeSession
 from duly.storage import sqlite
+from duly.storage.session_settings import check_lent
 
 
 def borrowed(session: Any, *, asynchronous: bool) -> Connection:
     """The connection of the caller's transaction; a transaction is begun if none is.
 
-    Raises InvalidArgument for what is neither session nor connection, UnsafeSession for an unsafe SQLite connection and one in autocommit mode.
+    Raises InvalidArgument for what is neither session nor connection, UnsafeSession for an unsafe SQLite connection, one in
+    autocommit mode, and one whose settings would give wrong answers.
     """
     if hasattr(session, "run_sync"):
         raise InvalidArgument("session", "is asynchronous.", "Use `await task.using(session=…).aenqueue(…)`.")
@@ -57,4 +59,5 @@ def borrowed(session: Any, *, asynchronous: bool) -> Connection:
             "this connection cannot carry a job: it is in autocommit mode, so a rollback would keep the job. Give it another isolation level, "
             "or leave `session` out: the job is then committed by itself."
         )
+    check_lent(connection)
     return connection

@@ -18,7 +18,8 @@
     │   │   ├── DatabaseConflict    it answers: the transaction collided with another one and was rolled back
     │   │   └── DatabaseBusy        it answers: somebody else is writing in the SQLite file, and nothing was written
     │   ├── SchemaMissing           the tables are not there yet: run `duly migrate`
-    │   └── SchemaTooNew            the database was migrated by a newer Duly
+    │   ├── SchemaTooNew            the database was migrated by a newer Duly
+    │   └── UnsuitableDatabase      the encoding of the database is not UTF8
     └── Signal                      raised by a handler to say how its run ended
         ├── PermanentError          failed, and trying again would not help
         │   ├── AlreadyDone         an idempotent function was called again and was told to raise then
@@ -214,6 +215,10 @@ class SchemaMissing(DatabaseError):
     def __reduce__(self) -> tuple[Any, ...]:
         # connections and a password do not travel
         return _rebuilt, (type(self), self.args, {k: v for k, v in self.__dict__.items() if k != "database"})
+
+
+class UnsuitableDatabase(DatabaseError):
+    """The database cannot hold what Duly writes: its encoding is not UTF8. Use another one."""
 
 
 class SchemaTooNew(DatabaseError):

@@ -27,7 +27,7 @@ from duly.jobs.ask import WORKER_GONE
 from duly.jobs.engine import Engine
 from duly.jobs.lapsed import lapsed
 from duly.jobs.tables import GATE_KEY
-from duly.kernel.errors import DulyError, InvalidArgument, SchemaMissing, SchemaTooNew
+from duly.kernel.errors import DulyError, InvalidArgument, SchemaMissing, SchemaTooNew, UnsuitableDatabase
 from duly.kernel.localtime import differs_from_package, zone
 from duly.monitoring.alerts.alert import Severity
 from duly.monitoring.alerts.judge import words
@@ -42,6 +42,7 @@ from duly.monitoring.health import (
     LoginFacts,
     PausedQueue,
     ScheduleFacts,
+    ServerFacts,
     WakeFacts,
 )
 from duly.monitoring.redact import bare_url, hide_parts, hide_passwords
@@ -49,6 +50,7 @@ from duly.schedules.read import standing
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
+from duly.storage.session_settings import LIMITS, encoding
 
 _SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
@@ -226,6 +228,7 @@ def _answer(db: Database) -> dict[str, Any]:
         out: dict[str, Any] = {
             "version": version if db.is_sqlite else f"PostgreSQL {version}",
             "latency": min(trips),
+            "encoding": encoding(connection),
             "revision": migrate.current(connection),
             "barred": _barred(connection, db.shown_url),
             "now": db.clock.now(),
@@ -238,6 +241,7 @@ def _answer(db: Database) -> dict[str, Any]:
             after = db.clock.now()
             out["skew"] = (before + (after - before) / 2 - there).total_seconds()
             out["now"] = there
+            out["server"] = server_facts(connection)
         return out
 
     return db.read(ask)
@@ -251,14 +255,39 @@ def _read_only(connection: Connection) -> str:
     return "a standby" if standby else "default_transaction_read_only is on" if always else ""
 
 
+#: The database's own collation, as it was recorded and as it is now (PostgreSQL 15 and later).
+_COLLATION = text("""
+    SELECT datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
+     WHERE datname = current_database() AND datcollversion IS DISTINCT FROM pg_database_collation_actual_version(oid)""")
+#: Duly's indexes over a text whose collation is the database's.
+_SORTED = text("""
+    SELECT DISTINCT i.indexrelid::regclass::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indexrelid
+     WHERE i.indrelid = ANY(CAST(:tables AS regclass[])) AND a.attcollation = (SELECT oid FROM pg_collation WHERE collname = 'default')
+     ORDER BY 1""")
+_LIMITS = text("SELECT name, setting || coalesce(unit, '') FROM pg_settings WHERE name = ANY(:names) AND setting <> '0' ORDER BY name")  # fmt: skip
+
+
+def server_facts(connection: Connection) -> ServerFacts:
+    """A changed collation with the indexes that it matters to, and limits that cut off work."""
+    database = str(connection.execute(text("SELECT current_database()")).scalar_one())
+    limits = [(name, value) for name, value in connection.execute(_LIMITS, {"names": list(LIMITS)})]
+    if int(connection.execute(text("SELECT current_setting('server_version_num')")).scalar_one()) < 150000:
+        return ServerFacts(database, limits=limits)
+    changed = connection.execute(_COLLATION).first()
+    if changed is None or None in tuple(changed):
+        return ServerFacts(database, limits=limits)
+    found = connection.execute(_SORTED, {"tables": migrate.tables(connection)}).scalars()
+    return ServerFacts(database, (changed[0], changed[1]), list(found), limits)
+
+
 def _barred(connection: Connection, where: str) -> str:
     """What every other command says of a database that a newer Duly has barred for this code; else empty."""
     try:
         migrate.check(connection, where)
     except SchemaTooNew as error:
         return str(error)
-    except SchemaMissing:
-        pass  # the revision says so
+    except (SchemaMissing, UnsuitableDatabase):
+        pass  # the revision and the encoding say so
     return ""
 
 

@@ -77,6 +77,19 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a PostgreSQL sets that Duly, or a handler, would suffer from."""
+
+    database: str
+    #: Versions of the collation: as recorded in the database, and as the machine has it now. None where there are none.
+    collation: tuple[str, str] | None = None
+    #: Indexes of Duly's tables over texts that are sorted by that collation.
+    indexes: Sequence[str] = ()
+    #: (setting, value) of limits that end statements, transactions or sessions.
+    limits: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WakeFacts:
     """NOTIFY and what stands between us and the server."""
 
@@ -188,6 +201,9 @@ class Facts:
     read_only: str = ""
     #: Why this code may not run on the database, where a newer Duly has barred it.
     barred: str = ""
+    #: How the database stores texts; empty where that was not asked.
+    encoding: str = ""
+    server: ServerFacts | None = None
     skew: float | None = None
     zones: int | None = None
     zone_data: str = ""
@@ -329,7 +345,12 @@ def _database(f: Facts) -> Iterator[Finding]:
         )
     else:
         yield ok("database", answer)
+    if f.encoding.upper().replace("-", "") not in ("", "UTF8"):
+        detail = f"the encoding of the database is {f.encoding}, and Duly needs UTF8: texts would be refused, or come back as other texts"
+        yield fail("encoding", detail, "createdb --encoding=UTF8 --template=template0 NAME, and name that database")
     yield _schema(f)
+    if f.server is not None:
+        yield from _server(f.server)
     if f.skew is not None:
         ahead = "ahead of" if f.skew > 0 else "behind"
         if abs(f.skew) > SKEW:
@@ -352,6 +373,29 @@ def _schema(f: Facts) -> Finding:
         detail = f"at revision {f.revision}, made by a newer Duly; this one ({f.duly}) knows {f.head}"
         return warn("schema", detail, "upgrade this program")
     return ok("schema", f"at revision {f.revision}, as this version needs")
+
+
+def _server(server: ServerFacts) -> Iterator[Finding]:
+    if server.collation is not None:
+        recorded, actual = server.collation
+        name = '"' + server.database.replace('"', '""') + '"'
+        which = (
+            f"these indexes of Duly may be wrong: {', '.join(server.indexes)}"
+            if server.indexes
+            else "Duly's own keys and names do not depend on it; other indexes over texts in this database may be wrong"
+        )
+        yield warn(
+            "collation",
+            f"the collation of this database has changed from version {recorded} to {actual} (another C library or image): {which}",
+            f"REINDEX DATABASE {name}; ALTER DATABASE {name} REFRESH COLLATION VERSION",
+        )
+    if server.limits:
+        said = ", ".join(f"{name} = {value}" for name, value in server.limits)
+        yield warn(
+            "limits",
+            f"the server ends what takes longer than this: {said}; a handler with an open transaction fails with the limit's name",
+            "if handlers or looks back need longer, ALTER ROLE … SET the limit higher for the role of the workers",
+        )
 
 
 def _wake(w: WakeFacts) -> Finding:

@@ -35,6 +35,7 @@ from duly.kernel.errors import (
 )
 from duly.settings import Settings
 from duly.storage import sqlite
+from duly.storage.session_settings import SESSION, own
 from duly.storage.types import Instant
 from duly.storage.wake import CONTROLS, Bell, Bells
 
@@ -100,9 +101,10 @@ class Database:
             self.memory = False
             from duly.storage import postgres  # the driver is loaded by those who use it
 
-            self._vital = postgres.make_engine(self.url, pool_size=VITAL, prepare=self.prepares)
+            mine: Any = {"prepare": self.prepares, "settings": own(pooled=not self.prepares)}
+            self._vital = postgres.make_engine(self.url, pool_size=VITAL, **mine)
             self._answers = postgres.Answers(self._vital)
-            self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), prepare=self.prepares)
+            self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), **mine)
             self._reader = self.engine
             self._kept = postgres.Kept(self.engine)
 
@@ -352,7 +354,10 @@ class Database:
                     from duly.storage import postgres
 
                     # apart from the pool of storage, because handlers keep their connections while they run
-                    self._sessions = postgres.make_engine(self.url, pool_size=s.session_pool, prepare=self.prepares)
+                    self._sessions = postgres.make_engine(
+                        self.url, pool_size=s.session_pool, prepare=self.prepares,
+                        settings=SESSION if self.prepares else {"DateStyle": "ISO"},
+                    )  # fmt: skip
                     return self._sessions
                 self._sessions = sqlite.make_engine(
                     self.url, synchronous=s.sqlite_synchronous, busy_timeout=s.busy_timeout, poolclass=QueuePool, pool_size=5,

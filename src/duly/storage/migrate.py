@@ -21,6 +21,7 @@ from duly.kernel.errors import SchemaMissing, SchemaTooNew
 from duly.settings import Settings
 from duly.storage.database import Database
 from duly.storage.schema import complete, metadata
+from duly.storage.session_settings import check_encoding, encoding
 
 #: Alembic keeps the migration that is running in a global of its module: one at a time in a program.
 _alembic = threading.Lock()
@@ -56,6 +57,12 @@ def all_metadata() -> MetaData:
     return metadata
 
 
+def tables(connection: Connection) -> list[str]:
+    """Duly's tables that are there, as PostgreSQL writes their names."""
+    names = inspect(connection).get_table_names()
+    return [name for name in names if name in all_metadata().tables or name == VERSION_TABLE]
+
+
 def _config(**attributes: Any) -> Any:
     from alembic.config import Config
 
@@ -75,7 +82,8 @@ def current(connection: Connection) -> str | None:
 
 
 def check(connection: Connection, where: str) -> None:
-    """Raise SchemaMissing or SchemaTooNew unless this code may run on the database."""
+    """Raise SchemaMissing, SchemaTooNew or UnsuitableDatabase unless this code may run on the database."""
+    check_encoding(encoding(connection), where)
     revision = current(connection)
     if revision is None:
         raise SchemaMissing(f"the tables of Duly are not in {where}. Run `duly migrate` first.")
@@ -104,6 +112,7 @@ def migrate_in(connection: Connection, where: str) -> tuple[str | None, str]:
     """The same in the transaction of a connection, which must not be one that begins deferred (SQLite)."""
     from alembic import command
 
+    check_encoding(encoding(connection), where)
     if connection.dialect.name != "sqlite":
         # One migration at a time; the lock goes with the transaction.
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly migrate'))"))

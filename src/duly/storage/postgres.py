@@ -25,6 +25,7 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, QueuePool, cre
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
+from duly.storage.session_settings import SESSION, keep
 from duly.storage.wake import CHANNEL, CONTROLS
 
 T = TypeVar("T")
@@ -38,11 +39,17 @@ def _patience(url: URL) -> dict[str, int]:
     return {name: value for name, value in PATIENCE.items() if name not in url.query}
 
 
-def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs: Any) -> Engine:
-    """A pooled engine. A connection that died while it was idle is noticed without a round trip and replaced."""
+def make_engine(
+    url: URL, *, pool_size: int = 10, prepare: bool = True, settings: dict[str, str] = SESSION, **kwargs: Any
+) -> Engine:
+    """A pooled engine. A connection that died while it was idle is noticed without a round trip and replaced.
+
+    ``settings``: what each connection sets when it is opened.
+    """
     connect_args = {
         "prepare_threshold": 5 if prepare else None,
         "application_name": "duly",
+        "client_encoding": "UTF8",  # whatever the environment says
         **_patience(url),
         **kwargs.pop("connect_args", {}),
     }
@@ -56,6 +63,7 @@ def make_engine(url: URL, *, pool_size: int = 10, prepare: bool = True, **kwargs
         connect_args=connect_args,
         **{"hide_parameters": True, **kwargs},  # what errors say goes into logs and into the errors of jobs
     )
+    keep(engine, settings)
 
     @event.listens_for(engine, "checkout")
     def refuse_dead(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
@@ -79,11 +87,18 @@ def make_async_engine(url: URL, *, prepare: bool = True, **kwargs: Any) -> Any:
     """An engine for AsyncSession on psycopg's async face (needs ``duly[async]``)."""
     from sqlalchemy.ext.asyncio import create_async_engine
 
-    connect_args = {"prepare_threshold": 5 if prepare else None, "application_name": "duly", **_patience(url)}
-    return create_async_engine(
+    connect_args = {
+        "prepare_threshold": 5 if prepare else None,
+        "application_name": "duly",
+        "client_encoding": "UTF8",
+        **_patience(url),
+    }
+    engine = create_async_engine(
         url.set(drivername="postgresql+psycopg"), connect_args=connect_args, pool_pre_ping=True,
         **{"hide_parameters": True, **kwargs},
     )  # fmt: skip
+    keep(engine.sync_engine, SESSION if prepare else {"DateStyle": "ISO"})
+    return engine
 
 
 class Statement:
@@ -280,7 +295,11 @@ class Listener:
         while not self._stop.is_set():
             try:
                 with psycopg.connect(
-                    self._conninfo, autocommit=True, application_name="duly-listen", **self._patience
+                    self._conninfo,
+                    autocommit=True,
+                    application_name="duly-listen",
+                    client_encoding="UTF8",
+                    **self._patience,
                 ) as connection:
                     pause = 0.1
                     for channel in self._channels:

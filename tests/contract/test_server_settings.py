@@ -1,0 +1,147 @@
+"""Whatever the server, the role or the environment sets: Duly's connections set what they rely on, and what cannot be right is refused in words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import create_engine
+from sqlalchemy.engine import make_url
+
+from contract.hands import Hand
+from duly import Duly
+from duly.audit import seal
+from duly.kernel.errors import UnsafeSession, UnsuitableDatabase
+from duly.monitoring.examine import examine
+from duly.monitoring.health import Grade, judge
+from duly.storage import migrate
+from duly.testing import ManualClock
+
+#: Legal, and wrong for whoever reads texts of instants, numbers or bytes.
+ODD = {
+    "timezone": "Asia/Kathmandu",
+    "datestyle": "SQL, DMY",
+    "intervalstyle": "sql_standard",
+    "bytea_output": "escape",
+    "extra_float_digits": "-15",
+    "standard_conforming_strings": "off",
+    "default_transaction_isolation": "serializable",
+}
+
+
+def _set(url: str, **settings: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in settings.items():
+            to = sql.SQL("ALTER DATABASE {} SET {} TO {}")
+            connection.execute(to.format(sql.Identifier(connection.info.dbname), sql.Identifier(name), sql.Literal(value)))  # fmt: skip
+
+
+def _odd(url: str, settings: dict[str, str]) -> None:
+    # a list stands without quotes in one setting, and a name with them in the others: libpq's way is the same for all
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in settings.items():
+            connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {name} TO {value if name == 'datestyle' else repr(value)}")  # type: ignore[call-overload]  # fmt: skip
+
+
+def test_the_chain_holds_and_jobs_run_whatever_the_database_sets_by_default(pg_url: str) -> None:  # C049
+    app = Duly(pg_url)
+    app.task("X")(lambda text: text)
+    app.enqueue("X", {"text": "e\u0301 ☕ 0.1 Привет"})
+    Hand(app).one()
+    app.queues.pause("default", reason="naïve ☕", actor="someone")
+    assert seal.Sealer(app.db).seal() > 0
+    app.close()
+    _odd(pg_url, ODD)
+    again = Duly(pg_url)
+    assert seal.verify(again.db).broken is None
+    again.queues.resume("default", actor="someone")
+    assert seal.Sealer(again.db).seal() > 0
+    assert seal.verify(again.db).broken is None
+    with again.db.engine.connect() as connection:
+        level = connection.exec_driver_sql("SHOW transaction_isolation").scalar()
+    assert level == "read committed"
+    with again.db.session_engine.begin() as connection:
+        assert again.task("Y")(lambda: 1).using(session=connection).enqueue().created
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [("-c datestyle=SQL,DMY", "DateStyle is 'SQL, DMY'"), ("-c client_encoding=LATIN1", "client encoding is LATIN1")],
+)
+def test_a_lent_connection_whose_settings_would_give_wrong_answers_is_refused_in_words(
+    pg: Duly, pg_url: str, options: str, why: str
+) -> None:  # C049, C002
+    lent = create_engine(make_url(pg_url).set(drivername="postgresql+psycopg"), connect_args={"options": options})
+    with lent.begin() as connection, pytest.raises(UnsafeSession, match=why):
+        pg.task("X")(lambda: None).using(session=connection).enqueue()
+    lent.dispose()
+    assert pg.jobs.count() == 0
+
+
+def test_texts_arrive_as_they_were_sent_whatever_client_encoding_the_environment_names(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C002
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    app = Duly(f"{pg_url}?client_encoding=latin1")
+    app.task("X")(lambda text: None)
+    app.enqueue("X", {"text": "Müller é"})
+    with psycopg.connect(pg_url, client_encoding="UTF8") as connection:
+        assert connection.execute("SELECT input ->> 'text' FROM jobs").fetchone() == ("Müller é",)
+    app.close()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_is_not_utf8_is_refused_with_how_to_make_one_that_is(
+    empty_pg_url: str, encoding: str, postgres_admin: object, request: pytest.FixtureRequest
+) -> None:  # C002
+    name = f"{make_url(empty_pg_url).database}_{encoding.lower()}"
+    with psycopg.connect(empty_pg_url, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE_PROVIDER libc LOCALE 'C'"  # type: ignore[call-overload]
+        )
+    app = Duly(make_url(empty_pg_url).set(database=name).render_as_string(hide_password=False))
+    app.task("X")(lambda: None)
+    try:
+        for act in (app.migrate, app.worker, lambda: app.enqueue("X")):
+            with pytest.raises(UnsuitableDatabase, match=rf"is {encoding}.*createdb --encoding=UTF8 --template=template0"):  # fmt: skip
+                act()
+        failed = {f.check: f.remedy for f in judge(examine(app.engine)) if f.grade is Grade.FAIL}
+        assert "createdb --encoding=UTF8" in failed["encoding"]
+    finally:
+        app.close()
+        with psycopg.connect(empty_pg_url, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]
+
+
+def test_a_sqlite_file_in_utf16_is_refused(tmp_path: Path) -> None:  # C002
+    file = tmp_path / "wide.db"
+    with sqlite3.connect(file) as connection:
+        connection.executescript("PRAGMA encoding = 'UTF-16le'; CREATE TABLE mine (id);")
+    app = Duly(f"sqlite:///{file}")
+    with pytest.raises(UnsuitableDatabase, match="is UTF-16le"):
+        app.enqueue("X")
+    app.close()
+
+
+def test_doctor_names_a_changed_collation_and_what_to_run(pg: Duly, pg_url: str) -> None:  # C003
+    pg.open()
+    with psycopg.connect(pg_url, autocommit=True) as connection:
+        connection.execute("UPDATE pg_database SET datcollversion = '0.9' WHERE datname = current_database()")
+    found = {f.check: f for f in judge(examine(pg.engine))}["collation"]
+    assert found.grade is Grade.WARN
+    assert "has changed from version 0.9" in found.detail
+    assert "Duly's own keys and names do not depend on it" in found.detail
+    assert "REFRESH COLLATION VERSION" in found.remedy
+
+
+def test_doctor_names_the_limits_that_end_work(pg_url: str, clock: ManualClock) -> None:  # C009
+    _set(pg_url, statement_timeout="2s", idle_in_transaction_session_timeout="3s")
+    app = Duly(pg_url, clock=clock)
+    found = {f.check: f.detail for f in judge(examine(app.engine)) if f.grade is Grade.WARN}
+    assert "idle_in_transaction_session_timeout = 3000ms, statement_timeout = 2000ms" in found["limits"]
+    app.close()
