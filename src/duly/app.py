@@ -394,7 +394,7 @@ class Duly:
     def _put(self, new: list[NewJob], options: Options) -> list[Enqueued]:
         self.warn_if_on_loop("enqueue", "`await ….aenqueue(…)`")
         if options.session is not None:
-            connection = borrowed(options.session, asynchronous=False)
+            connection = borrowed(options.session, self.db, asynchronous=False)
             return self.engine.maker.make_in(connection, new)
         self.open()
         return [self.engine.maker.make(new[0])] if len(new) == 1 else self.engine.maker.make_many(new)
@@ -405,10 +405,10 @@ class Duly:
             return await self.db.arun(self._put, new, options)
         if hasattr(session, "run_sync"):  # AsyncSession and AsyncConnection
             made: list[Enqueued] = await session.run_sync(
-                lambda s: self.engine.maker.make_in(borrowed(s, asynchronous=True), new)
+                lambda s: self.engine.maker.make_in(borrowed(s, self.db, asynchronous=True), new)
             )
             return made
-        return self.engine.maker.make_in(borrowed(session, asynchronous=False), new)
+        return self.engine.maker.make_in(borrowed(session, self.db, asynchronous=False), new)
 
     # ------------------------------------------------------------------ schedules
 

@@ -387,6 +387,11 @@ class Settings:
         "FULL survives a power cut; NORMAL may lose the last commits, but is never corrupt.",
         choices=("FULL", "NORMAL", "EXTRA"),
     )
+    schema: str = _setting(
+        "",
+        "",
+        "The schema of Duly's tables on PostgreSQL, made by `duly migrate`. Empty: where the search_path of Duly's own connections finds them, or would make them.",
+    )
     busy_timeout: float = _setting(
         30.0, "s", "How long a write waits for another process that is writing to the same SQLite file.", low=0
     )

@@ -26,6 +26,7 @@ from sqlalchemy import Connection, func, insert, select, text
 from duly.audit.tables import audit_log, audit_seals
 from duly.kernel.clock import to_micros
 from duly.storage.database import Database
+from duly.storage.qualified import qualified, schema_of
 from duly.storage.rows import as_one, read
 
 #: How long a gap is watched for rows that commit late.
@@ -63,7 +64,7 @@ def bodies(connection: Connection, where: str, **numbers: int) -> list[tuple[int
         return [
             (ident, one) for ident, one in read(driver.execute(as_one("id, body", f"({query})"), numbers).fetchone()[0])
         ]
-    rows: list[tuple[int, str]] = driver.execute(query, numbers).fetchall()
+    rows: list[tuple[int, str]] = driver.execute(qualified(query, schema_of(connection.dialect)), numbers).fetchall()
     return rows
 
 

@@ -121,7 +121,7 @@ class Executing(Equipment):
 
         if session is None:
             return self._act(act)
-        made, _ = act(borrowed(session, asynchronous=False), passes=False)
+        made, _ = act(borrowed(session, self._db, asynchronous=False), passes=False)
         return made
 
     def _check_cause(self, c: Connection, known: Automation, causes: Collection[int], is_heard: bool) -> None:

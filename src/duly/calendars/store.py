@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, cast, delete, func, select, text, update
+from sqlalchemy import Connection, Text, bindparam, cast, delete, func, select, update
 
 from duly.audit.store import record
 from duly.calendars.blackout import Blackout, read_window, written
@@ -28,6 +28,7 @@ from duly.kernel.events import Emitter
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.windows import MOST_WINDOWS, Calendar, Coverage, Window
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.types import Instant
 
 _COLUMNS = [c for c in blackouts.c if c.name != "definition"]

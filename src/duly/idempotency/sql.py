@@ -33,6 +33,7 @@ from duly.storage import sqlite as files
 from duly.storage.database import Database
 from duly.storage.guest import check_table, database_of, make_table, table_sql
 from duly.storage.identity import is_same
+from duly.storage.lent import lend
 from duly.storage.rows import insert_into
 from duly.storage.types import Encoded, Instant
 
@@ -90,6 +91,8 @@ class SqlStore(Store):
         pool = connection.engine.pool
         if pool not in self._known:
             self._known[pool] = bool(is_same(connection, self.db))
+            if self._known[pool] and not self._guest:
+                lend(connection, self.db)
         return self._known[pool]
 
     def within(self, connection: Connection) -> SqlStore:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import Connection, bindparam, or_, select, text
+from sqlalchemy import Connection, bindparam, or_, select
 
 from duly.audit.store import record, record_many
 from duly.jobs.job import Enqueued, EnqueuedMany, Job, Status, numbered
@@ -22,6 +22,7 @@ from duly.jobs.sql import dialect
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues
 from duly.kernel.errors import InvalidArgument, KeyConflict
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.rows import encode, relation
 from duly.storage.types import Instant
 
@@ -200,10 +201,12 @@ class JobMaker:
         db, sql, prepares = self.db, self.sql, self.db.prepares
         if new.run_at is None and new.delay is None and db.stamp() is None:
             notify = db.settings.notify
-            ident, at, job = db.direct(lambda c: sql.insert_at_once(c, new, notify, prepares, lambda: _job(new, 0)))
+            ident, at, job = db.direct(
+                lambda c: sql.insert_at_once(c, new, notify, prepares, lambda: _job(new, 0), db.schema)
+            )
             return numbered(job, ident, at)
         parameters = self._parameters(new)
-        ident, run_at, due_at, created_at = db.direct(lambda c: sql.insert_alone(c, parameters, prepares))
+        ident, run_at, due_at, created_at = db.direct(lambda c: sql.insert_alone(c, parameters, prepares, db.schema))
         return _job(new, ident, created_at, run_at, due_at)
 
     def _parameters(self, new: NewJob) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, text
+from sqlalchemy import Connection, bindparam, select
 
 from duly.calendars.tables import held
 from duly.jobs.job import LIFECYCLE, Status
@@ -27,6 +27,7 @@ from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.sql import dialect
 from duly.jobs.tables import jobs, jobs_done
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.rows import at, plus_seconds
 from duly.storage.types import Instant
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Select, Subquery, func, select, text
+from sqlalchemy import Connection, Select, Subquery, func, select
 
 from duly.jobs.store import FAR
 from duly.jobs.survey import depths
@@ -22,6 +22,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.localtime import in_utc
 from duly.kernel.windows import Calendar, Stretch, Window
 from duly.storage.database import Database
+from duly.storage.qualified import text
 
 #: So many of each are named; the others are counted.
 FIRST = 5

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, func, or_, select, text, update
+from sqlalchemy import Connection, delete, func, or_, select, update
 
 from duly.jobs.job import Status
 from duly.jobs.tables import attempts, job_keys, jobs, jobs_done
 from duly.storage.database import Database
+from duly.storage.qualified import text
 
 #: Jobs removed in one transaction.
 PORTION = 1000

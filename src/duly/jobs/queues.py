@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from duly.audit.store import record
 from duly.calendars.standing import any_holds
@@ -26,6 +26,7 @@ from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Admit, Hold, QueueFacts, Rate, Scope, gate, read_gate, read_outbox_gate
 from duly.kernel.payload import check_name, check_text, check_whole
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.types import Instant
 
 if TYPE_CHECKING:

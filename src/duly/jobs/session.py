@@ -13,10 +13,11 @@ from sqlalchemy.exc import UnboundExecutionError
 
 from duly.kernel.errors import InvalidArgument, UnsafeSession
 from duly.storage import sqlite
-from duly.storage.session_settings import check_lent
+from duly.storage.database import Database
+from duly.storage.lent import lend
 
 
-def borrowed(session: Any, *, asynchronous: bool) -> Connection:
+def borrowed(session: Any, db: Database, *, asynchronous: bool) -> Connection:
     """The connection of the caller's transaction; a transaction is begun if none is.
 
     Raises InvalidArgument for what is neither session nor connection, UnsafeSession for an unsafe SQLite connection, one in
@@ -59,5 +60,4 @@ def borrowed(session: Any, *, asynchronous: bool) -> Connection:
             "this connection cannot carry a job: it is in autocommit mode, so a rollback would keep the job. Give it another isolation level, "
             "or leave `session` out: the job is then committed by itself."
         )
-    check_lent(connection)
-    return connection
+    return lend(connection, db)

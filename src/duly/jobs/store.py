@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, literal, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, literal, select, update
 
 from duly.audit.store import record_many
 from duly.jobs.handover import never_begun
@@ -26,6 +26,7 @@ from duly.jobs.tables import COMMON, job_keys, job_waits, jobs, jobs_done
 from duly.kernel.errors import Cancel
 from duly.kernel.outcome import Outcome, OutcomeKind
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.rows import at, encode, plus_seconds, relation
 from duly.storage.types import Instant
 

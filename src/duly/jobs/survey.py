@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, func, literal, select, text, union_all
+from sqlalchemy import Connection, func, literal, select, union_all
 
 from duly.jobs.filter import JobFilter, conditions
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.tables import DUE, READY, RUNNING, jobs, jobs_done
+from duly.storage.qualified import text
 from duly.storage.rows import by_index
 
 

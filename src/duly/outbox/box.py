@@ -54,6 +54,7 @@ from duly.outbox.read import MessageFilter, OutboxReader, Standing
 from duly.outbox.relay import Relay
 from duly.outbox.store import OutboxStore
 from duly.outbox.transports import Transport
+from duly.storage.database import Database
 from duly.storage.guest import table_sql
 from duly.storage.wake import Bells
 from duly.tracing import traceparent
@@ -110,7 +111,7 @@ class Outbox:
         do not hold.
         """
         new = self._new(destination, payload, key, ordering_key, headers, run_in, run_at, tenant)
-        return self._write(_synchronous(session, "apublish"), [new])[0]
+        return self._write(_synchronous(session, self.db, "apublish"), [new])[0]
 
     async def apublish(self, session: Any, destination: str | Destination, payload: Any, **options: Any) -> Published:
         """As ``publish``, for an AsyncSession or AsyncConnection (and for the others)."""
@@ -124,7 +125,7 @@ class Outbox:
     ) -> list[Published]:  # fmt: skip
         """Write many messages of one destination, in order. ``keys``: one for each. Otherwise as ``publish``."""
         new = self._many(destination, payloads, keys, ordering_key, headers, run_in, run_at, tenant)
-        return self._write(_synchronous(session, "apublish_many"), new)
+        return self._write(_synchronous(session, self.db, "apublish_many"), new)
 
     async def apublish_many(
         self, session: Any, destination: str | Destination, payloads: Iterable[Any], *, keys: Iterable[str | None] | None = None,
@@ -182,8 +183,10 @@ class Outbox:
 
     async def _awrite(self, session: Any, new: Sequence[NewMessage]) -> list[Published]:
         if not hasattr(session, "run_sync"):
-            return self._write(borrowed(session, asynchronous=False), new)
-        made: list[Published] = await session.run_sync(lambda s: self._write(borrowed(s, asynchronous=True), new))
+            return self._write(borrowed(session, self.db, asynchronous=False), new)
+        made: list[Published] = await session.run_sync(
+            lambda s: self._write(borrowed(s, self.db, asynchronous=True), new)
+        )
         return made
 
     # ------------------------------------------------------------------ relay
@@ -382,10 +385,10 @@ def made_here() -> list[Outbox]:
 _NONE: Mapping[str, Any] = dict.fromkeys(("key", "ordering_key", "headers", "run_in", "run_at", "tenant"))
 
 
-def _synchronous(session: Any, twin: str) -> Connection:
+def _synchronous(session: Any, db: Database, twin: str) -> Connection:
     if hasattr(session, "run_sync"):
         raise InvalidArgument("session", "is asynchronous.", f"Use `await outbox.{twin}(…)`.")
-    return borrowed(session, asynchronous=False)
+    return borrowed(session, db, asynchronous=False)
 
 
 def _checked_transports(given: Mapping[str, Transport] | None) -> dict[str, Transport]:

@@ -17,7 +17,7 @@ from duly.outbox.tables import outbox, outbox_table
 from duly.storage.database import Database, shown
 from duly.storage.guest import check_table, database_of, make_table
 from duly.storage.identity import is_same
-from duly.storage.migrate import VERSION_TABLE
+from duly.storage.qualified import VERSION_TABLE, schema_of
 from duly.storage.schema import metadata
 
 
@@ -82,7 +82,7 @@ class Home:
             self.app.open()
 
         check_table(self.db, self.table, "Call outbox.create_table(), or run the statements of `duly outbox sql`.")
-        audited = self.db.read(lambda c: inspect(c).has_table(VERSION_TABLE))
+        audited = self.db.read(lambda c: inspect(c).has_table(VERSION_TABLE, schema=schema_of(c.dialect)))
         self.audited, self._checked = audited, True
 
     def create_table(self) -> bool:

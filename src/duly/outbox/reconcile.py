@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, create_engine
 
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
@@ -25,6 +25,7 @@ from duly.jobs.job import Enqueued
 from duly.kernel.errors import InvalidArgument, InvalidPayload, UsageError
 from duly.kernel.payload import check_name, read_json
 from duly.storage.database import parse_url
+from duly.storage.qualified import text
 from duly.storage.rows import encode, relation
 from duly.storage.sqlite import is_memory
 

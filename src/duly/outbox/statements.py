@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import bindparam, text
+from sqlalchemy import bindparam
 
 from duly.outbox.plan import OnParked
+from duly.storage.qualified import text
 from duly.storage.rows import at, plus_seconds, relation
 from duly.storage.types import Id, Instant, Json
 

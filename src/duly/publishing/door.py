@@ -194,7 +194,9 @@ class Publishing:
         if session is None:
             return (await self._db.arun(self._made_in, None, given))[0]
         if hasattr(session, "run_sync"):
-            made: Batch = await session.run_sync(lambda s: self._maker.make(borrowed(s, asynchronous=True), given))
+            made: Batch = await session.run_sync(
+                lambda s: self._maker.make(borrowed(s, self._db, asynchronous=True), given)
+            )
             return made[0]
         return self._made_in(session, given)[0]
 
@@ -258,7 +260,7 @@ class Publishing:
 
     def _made_in(self, session: Any, given: Checked) -> Batch:
         if session is not None:
-            return self._maker.make(borrowed(session, asynchronous=False), given)
+            return self._maker.make(borrowed(session, self._db, asynchronous=False), given)
         return self._write(lambda c: self._maker.make(c, given))
 
     # ------------------------------------------------------------------ looking

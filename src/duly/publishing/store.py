@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, or_, select, text, update
+from sqlalchemy import Connection, case, delete, func, or_, select, update
 
 from duly.jobs.job import ENDED, LIVE, Status
 from duly.jobs.look import Found, Stream, below_of, walk
@@ -21,6 +21,7 @@ from duly.publishing.tables import POSTS, publication_channels, publications
 from duly.publishing.view import COMMENT, PUBLISH, TASKS, PublicationFilter, Trace
 from duly.storage.database import Database
 from duly.storage.locks import wait_lock
+from duly.storage.qualified import text
 from duly.storage.rows import by_index, insert_into
 
 #: The reason under which a breaker holds a queue begins so; nobody else's hold is lifted by it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, text, update
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
@@ -50,6 +50,7 @@ from duly.rounds.tables import (
 from duly.rounds.tick import ROOM
 from duly.storage.database import Database
 from duly.storage.locks import wait_lock
+from duly.storage.qualified import text
 from duly.storage.types import Instant
 
 T = TypeVar("T")

@@ -12,13 +12,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Date, bindparam, delete, insert, select, text, update
+from sqlalchemy import Connection, Date, bindparam, delete, insert, select, update
 
 from duly.kernel.clock import from_micros
 from duly.rounds.plan import NO_REPEAT, GroupFacts, Moved, Opened, Past, Planned, RoundFacts
 from duly.rounds.round import Status
 from duly.rounds.tables import groups, round_ticks, rounds
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.rows import encode, plus_seconds, relation
 from duly.storage.types import Instant
 

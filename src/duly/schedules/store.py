@@ -24,7 +24,6 @@ from sqlalchemy import (
     literal,
     or_,
     select,
-    text,
     tuple_,
     update,
 )
@@ -52,6 +51,7 @@ from duly.schedules.schedule import (
 )
 from duly.schedules.tables import occurrences, schedule_versions, schedules
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.types import Encoded
 
 #: Deferred occurrences of one schedule that are looked at together.

@@ -35,7 +35,7 @@ from duly.kernel.errors import (
 )
 from duly.settings import Settings
 from duly.storage import sqlite
-from duly.storage.session_settings import SESSION, own
+from duly.storage.session_settings import SESSION, Place, own
 from duly.storage.types import Instant
 from duly.storage.wake import CONTROLS, Bell, Bells
 
@@ -55,13 +55,15 @@ CONTROL_STEP = 0.02
 class Database:
     """A database and how to talk to it."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None, *, own: bool = True) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.url = parse_url(settings.database_url)
         self.name: Name = "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
         #: Rung for work that has come, and for controls (gate, pauses, limits) that were changed.
         self.bells, self.controls = Bells(), Bells()
+        #: Where the tables are (PostgreSQL). None in a database that is not Duly's ``own``: its search path is its owner's to set.
+        self.place = Place(settings.schema) if own else None
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -101,7 +103,7 @@ class Database:
             self.memory = False
             from duly.storage import postgres  # the driver is loaded by those who use it
 
-            mine: Any = {"prepare": self.prepares, "settings": own(pooled=not self.prepares)}
+            mine: Any = {"prepare": self.prepares, "settings": own(pooled=not self.prepares), "place": self.place}
             self._vital = postgres.make_engine(self.url, pool_size=VITAL, **mine)
             self._answers = postgres.Answers(self._vital)
             self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), **mine)
@@ -127,6 +129,15 @@ class Database:
     @property
     def is_sqlite(self) -> bool:
         return self.name == "sqlite"
+
+    @property
+    def schema(self) -> str | None:
+        """The schema of Duly's tables on PostgreSQL: as it is set, or where the first connection finds them. None elsewhere."""
+        if self.is_sqlite or self.place is None:
+            return None
+        if self.place.schema is None:
+            self.read(lambda connection: connection.exec_driver_sql("SELECT 1"))
+        return self.place.schema
 
     @property
     def is_there(self) -> bool:
@@ -356,7 +367,7 @@ class Database:
                     # apart from the pool of storage, because handlers keep their connections while they run
                     self._sessions = postgres.make_engine(
                         self.url, pool_size=s.session_pool, prepare=self.prepares,
-                        settings=SESSION if self.prepares else {"DateStyle": "ISO"},
+                        settings=SESSION if self.prepares else {"DateStyle": "ISO"}, place=self.place,
                     )  # fmt: skip
                     return self._sessions
                 self._sessions = sqlite.make_engine(
@@ -378,7 +389,7 @@ class Database:
                 else:
                     from duly.storage import postgres
 
-                    self._async = postgres.make_async_engine(self.url, prepare=self.prepares)
+                    self._async = postgres.make_async_engine(self.url, prepare=self.prepares, place=self.place)
             return self._async
 
     # ------------------------------------------------------------------ ids and wake-ups

@@ -18,7 +18,8 @@ from duly.kernel.errors import InvalidArgument, SchemaMissing
 from duly.settings import Settings
 from duly.storage import sqlite
 from duly.storage.database import Database
-from duly.storage.schema import complete
+from duly.storage.qualified import schema_of
+from duly.storage.schema import complete, metadata
 
 
 class Guest(Database):
@@ -26,7 +27,7 @@ class Guest(Database):
 
     def __init__(self, engine: Engine, settings: Settings, clock: Clock | None) -> None:
         self._given = engine
-        super().__init__(settings, clock)
+        super().__init__(settings, clock, own=False)
 
     def _open(self) -> None:
         self.memory = False
@@ -51,7 +52,7 @@ class Guest(Database):
 def database_of(place: Engine | str | Any, clock: Clock | None, field: str) -> Database:
     """The database behind a URL, an Engine or an AsyncEngine. Raises InvalidArgument naming ``field``."""
     if isinstance(place, str):
-        return Database(Settings.load(database_url=place), clock)
+        return Database(Settings.load(database_url=place), clock, own=False)
     engine = getattr(place, "sync_engine", place)
     if not isinstance(engine, Engine):
         raise InvalidArgument(
@@ -68,7 +69,7 @@ def database_of(place: Engine | str | Any, clock: Clock | None, field: str) -> D
     settings = Settings.load(database_url=url.render_as_string(hide_password=False))
     if backend == "postgresql" and not engine.dialect.is_async:
         return Guest(engine, settings, clock)
-    return Database(settings, clock)
+    return Database(settings, clock, own=False)
 
 
 def check_table(db: Database, table: Table, remedy: str) -> None:
@@ -76,9 +77,10 @@ def check_table(db: Database, table: Table, remedy: str) -> None:
 
     def look(connection: Connection) -> set[str] | None:
         there = inspect(connection)
-        if not there.has_table(table.name, schema=table.schema):
+        schema = _schema(connection, table)
+        if not there.has_table(table.name, schema=schema):
             return None
-        return {column["name"] for column in there.get_columns(table.name, schema=table.schema)}
+        return {column["name"] for column in there.get_columns(table.name, schema=schema)}
 
     found = db.read(look) if db.is_there else None
     if found is None:
@@ -91,13 +93,17 @@ def check_table(db: Database, table: Table, remedy: str) -> None:
         )
 
 
+def _schema(connection: Connection, table: Table) -> str | None:
+    return schema_of(connection.dialect) if table.metadata is metadata else table.schema
+
+
 def make_table(db: Database, table: Table) -> bool:
     """Make the table and its indexes unless it is there. Returns whether it was made. Safe to call from several places at once."""
 
     def make(connection: Connection) -> bool:
         if not db.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly table'))"))
-        if inspect(connection).has_table(table.name, schema=table.schema):
+        if inspect(connection).has_table(table.name, schema=_schema(connection, table)):
             return False
         complete(table).create(connection)
         return True

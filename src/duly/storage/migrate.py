@@ -15,17 +15,17 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, inspect, text
+from sqlalchemy import Connection, MetaData, inspect
 
 from duly.kernel.errors import SchemaMissing, SchemaTooNew
 from duly.settings import Settings
 from duly.storage.database import Database
+from duly.storage.qualified import VERSION_TABLE, quoted, schema_of, text
 from duly.storage.schema import complete, metadata
 from duly.storage.session_settings import check_encoding, encoding
 
 #: Alembic keeps the migration that is running in a global of its module: one at a time in a program.
 _alembic = threading.Lock()
-VERSION_TABLE = "duly_version"
 #: The revision this code was written for. A test holds it against the newest migration.
 HEAD = "0018"
 #: The row of system_state that holds the oldest revision whose code may run.
@@ -58,9 +58,11 @@ def all_metadata() -> MetaData:
 
 
 def tables(connection: Connection) -> list[str]:
-    """Duly's tables that are there, as PostgreSQL writes their names."""
-    names = inspect(connection).get_table_names()
-    return [name for name in names if name in all_metadata().tables or name == VERSION_TABLE]
+    """Duly's tables that are there, as PostgreSQL reads their names."""
+    schema = schema_of(connection.dialect)
+    names = inspect(connection).get_table_names(schema)
+    before = f"{quoted(schema)}." if schema else ""
+    return [f"{before}{name}" for name in names if name in all_metadata().tables or name == VERSION_TABLE]
 
 
 def _config(**attributes: Any) -> Any:
@@ -75,7 +77,7 @@ def _config(**attributes: Any) -> Any:
 
 def current(connection: Connection) -> str | None:
     """The database's revision, None when Duly's tables are not there."""
-    if not inspect(connection).has_table(VERSION_TABLE):
+    if not inspect(connection).has_table(VERSION_TABLE, schema=schema_of(connection.dialect)):
         return None
     revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     return revision

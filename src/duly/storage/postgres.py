@@ -21,11 +21,12 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import generators, pq
-from sqlalchemy import Connection, Engine, PoolProxiedConnection, QueuePool, create_engine, event, exc, text
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, QueuePool, create_engine, event, exc
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import ConnectionPoolEntry, PoolResetState
 
-from duly.storage.session_settings import SESSION, keep
+from duly.storage.qualified import quoted, schema_of, text
+from duly.storage.session_settings import SESSION, Place, keep
 from duly.storage.wake import CHANNEL, CONTROLS
 
 T = TypeVar("T")
@@ -40,11 +41,17 @@ def _patience(url: URL) -> dict[str, int]:
 
 
 def make_engine(
-    url: URL, *, pool_size: int = 10, prepare: bool = True, settings: dict[str, str] = SESSION, **kwargs: Any
+    url: URL,
+    *,
+    pool_size: int = 10,
+    prepare: bool = True,
+    settings: dict[str, str] = SESSION,
+    place: Place | None = None,
+    **kwargs: Any,
 ) -> Engine:
     """A pooled engine. A connection that died while it was idle is noticed without a round trip and replaced.
 
-    ``settings``: what each connection sets when it is opened.
+    ``settings``: what each connection sets when it is opened. ``place``: where Duly's tables are.
     """
     connect_args = {
         "prepare_threshold": 5 if prepare else None,
@@ -63,7 +70,7 @@ def make_engine(
         connect_args=connect_args,
         **{"hide_parameters": True, **kwargs},  # what errors say goes into logs and into the errors of jobs
     )
-    keep(engine, settings)
+    keep(engine, settings, place)
 
     @event.listens_for(engine, "checkout")
     def refuse_dead(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
@@ -83,7 +90,7 @@ def make_engine(
     return engine
 
 
-def make_async_engine(url: URL, *, prepare: bool = True, **kwargs: Any) -> Any:
+def make_async_engine(url: URL, *, prepare: bool = True, place: Place | None = None, **kwargs: Any) -> Any:
     """An engine for AsyncSession on psycopg's async face (needs ``duly[async]``)."""
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -97,7 +104,7 @@ def make_async_engine(url: URL, *, prepare: bool = True, **kwargs: Any) -> Any:
         url.set(drivername="postgresql+psycopg"), connect_args=connect_args, pool_pre_ping=True,
         **{"hide_parameters": True, **kwargs},
     )  # fmt: skip
-    keep(engine.sync_engine, SESSION if prepare else {"DateStyle": "ISO"})
+    keep(engine.sync_engine, SESSION if prepare else {"DateStyle": "ISO"}, place)
     return engine
 
 
@@ -258,6 +265,9 @@ def _dead(connection: Any, info: dict[Any, Any]) -> bool:
 
 def next_ids(connection: Connection, table: str, count: int) -> list[int]:
     """Take ``count`` ids of ``table`` at once."""
+    schema = schema_of(connection.dialect)
+    if schema:
+        table = f"{quoted(schema)}.{table}".replace("'", "''")
     rows = connection.execute(
         text(
             f"WITH s AS MATERIALIZED (SELECT CAST(pg_get_serial_sequence('{table}', 'id') AS regclass) AS name) "

@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from duly.kernel.clock import to_micros
+from duly.storage.qualified import quoted, schema_of, text
 
 #: Characters of JSON that are parsed at once.
 PIECE = 8192
@@ -89,7 +90,9 @@ def read(text: str | None) -> Iterator[list[Any]]:
 
 def any_row(connection: Connection, table: str, where: str = "") -> bool:
     """Is there a row in a table (SQL of ours) at all? For those who ask for a room that is loaded when there is one."""
-    those = f"{table} WHERE {where}" if where else table
+    schema = schema_of(connection.dialect)  # said here, because the room may not be loaded
+    those = f"{quoted(schema)}.{table}" if schema else table
+    those = f"{those} WHERE {where}" if where else those
     return connection.execute(text(f"SELECT 1 FROM {those} LIMIT 1")).first() is not None
 
 

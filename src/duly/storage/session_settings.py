@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 
 from duly.kernel.errors import UnsafeSession, UnsuitableDatabase
+from duly.storage.qualified import bind
 
 #: For connections that only Duly uses. A limit on the time of a statement or a transaction stays the administrator's to set.
 OWN = {
@@ -38,8 +39,31 @@ def own(pooled: bool) -> dict[str, str]:
     return {name: OWN[name] for name in CARRIED} if pooled else OWN
 
 
-def keep(engine: Engine, settings: dict[str, str]) -> None:
-    """Set these on each connection that an engine opens."""
+class Place:
+    """The schema of Duly's tables: as it is set, or where the first connection finds them, or would make them."""
+
+    def __init__(self, given: str) -> None:
+        self.schema: str | None = given or None
+
+
+#: Where the ``search_path`` that a connection began with finds Duly's tables, or else would make them. A tenant's, set later, does not count.
+_FOUND = """
+SELECT n.nspname
+  FROM (SELECT btrim(part) AS part, number FROM unnest(string_to_array((SELECT reset_val FROM pg_settings WHERE name = 'search_path'), ',')) WITH ORDINALITY AS s(part, number)) AS p
+  JOIN pg_namespace n ON n.nspname = CASE WHEN p.part = '"$user"' THEN current_user ELSE btrim(p.part, '"') END
+  LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'duly_version'
+ ORDER BY c.oid IS NULL, p.number LIMIT 1"""
+
+
+def found(cursor: Any) -> str | None:
+    """The schema of Duly's tables, asked on a cursor of the driver; None where the search path names no schema that is there."""
+    cursor.execute(_FOUND)
+    row = cursor.fetchone()
+    return None if row is None else str(row[0])
+
+
+def keep(engine: Engine, settings: dict[str, str], place: Place | None) -> None:
+    """Set these on each connection that an engine opens, and let its statements name the schema of Duly's tables."""
     said = "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
 
     @event.listens_for(engine, "connect")
@@ -48,6 +72,10 @@ def keep(engine: Engine, settings: dict[str, str]) -> None:
         try:
             cursor = connection.cursor()
             cursor.execute(said)
+            if place is not None:
+                if place.schema is None:
+                    place.schema = found(cursor)
+                bind(engine.dialect, place.schema)
             cursor.close()
         finally:
             connection.autocommit = before

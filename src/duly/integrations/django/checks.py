@@ -66,7 +66,8 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
 
 def check_tables(**_: Any) -> list[CheckMessage]:
     """Does a model of the project have the name of one of Duly's tables?"""
-    from duly.storage.migrate import VERSION_TABLE, all_metadata
+    from duly.storage.migrate import all_metadata
+    from duly.storage.qualified import VERSION_TABLE
 
     try:
         config = Config.read()

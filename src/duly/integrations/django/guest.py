@@ -25,6 +25,8 @@ from sqlalchemy.exc import DBAPIError
 
 from duly.kernel.errors import SchemaMissing, UnsafeSession
 from duly.storage import migrate
+from duly.storage.qualified import bind
+from duly.storage.session_settings import check_lent, found
 
 
 class Lent:
@@ -61,8 +63,9 @@ class LentPsycopg(Lent):
 class Guest:
     """Duly as a guest on Django's connections to one database."""
 
-    def __init__(self, alias: str) -> None:
-        self.alias = alias
+    def __init__(self, alias: str, schema: Callable[[], str]) -> None:
+        #: ``schema``: that of Duly's tables as it is set; empty: where the search path finds them that Django's connection began with.
+        self.alias, self._schema = alias, schema
         self._lock = threading.Lock()
         self._local = threading.local()
         self._engine: Engine | None = None
@@ -92,6 +95,8 @@ class Guest:
             with wrapper.wrap_database_errors:
                 try:
                     with self._connect(wrapper) as connection:
+                        if wrapper.vendor == "postgresql":
+                            check_lent(connection)
                         if check:
                             self._check(connection, wrapper)
                         yield connection
@@ -120,6 +125,10 @@ class Guest:
         engine = Engine(pool, dialect, url, hide_parameters=True)
         with engine.connect() as connection:
             dialect.initialize(connection)
+            if vendor == "postgresql":
+                cursor = connection.connection.cursor()
+                bind(dialect, self._schema() or found(cursor))
+                cursor.close()
         return engine
 
     def _check_savepoints(self, wrapper: Any) -> None:

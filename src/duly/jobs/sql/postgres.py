@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, PoolProxiedConnection, text
+from sqlalchemy import Connection, PoolProxiedConnection
 
 from duly.calendars.tables import held
 from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
 from duly.storage.postgres import Statement, instant_of, number_of
+from duly.storage.qualified import qualified, schema_of, text
 from duly.storage.wake import CHANNEL
 
 if TYPE_CHECKING:
@@ -99,18 +101,29 @@ SELECT CAST(:tenant AS text), CAST(:queue AS text), CAST(:task AS text), 'queued
           FROM (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now) AS n) AS w
 RETURNING id, run_at, due_at, created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', CAST(:queue AS text)) END
 """)
+
+
 #: The same past the driver's cursor: a single enqueue is a commit and little else.
-_INSERT_ALONE = Statement("duly_insert_one", INSERT_ONE.text)
-#: And for a job that is due at once by the server's clock, as most are: nothing to work out.
-_INSERT_AT_ONCE = Statement(
-    "duly_insert_at_once",  # its parameters in the order in which ``insert_at_once`` gives them
-    f"""
+@lru_cache
+def _insert_alone(schema: str | None) -> Statement:
+    return Statement("duly_insert_one", qualified(INSERT_ONE.text, schema))
+
+
+#: And for a job that is due at once by the server's clock, as most are: nothing to work out. Its parameters stand in the order in which
+#: ``insert_at_once`` gives them.
+_AT_ONCE = f"""
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, meta, created_at, fair)
 VALUES (:tenant, :queue, :task, 'queued', :priority, now(), :input, :max_attempts, :meta, now(),
         EXISTS (SELECT 1 FROM queues q WHERE q.name = :queue AND q.fair))
 RETURNING id, run_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END
-""",
-)
+"""
+
+
+@lru_cache
+def _insert_at_once(schema: str | None) -> Statement:
+    return Statement("duly_insert_at_once", qualified(_AT_ONCE, schema))
+
+
 INSERT_MANY = text(f"""
 INSERT INTO jobs (id, {_NEW})
 SELECT r.id, r.tenant, r.queue, r.task, 'queued', r.priority, r.run_at, r.due_at, r.input, r.max_attempts, r.key, r.key_scope,
@@ -131,6 +144,7 @@ def _rows(
 
     ``make`` is given each row's values as a tuple.
     """
+    sql = qualified(sql, schema_of(connection.dialect))
     if connection.dialect.is_async:
         return list(map(make, connection.exec_driver_sql(sql, parameters).all()))
     driver: Any = connection.connection.driver_connection
@@ -254,15 +268,23 @@ def insert_one(connection: Connection, parameters: dict[str, Any]) -> Any:
     return connection.execute(INSERT_ONE, parameters).one()[:4]
 
 
-def insert_alone(pooled: PoolProxiedConnection, parameters: dict[str, Any], prepare: bool) -> Any:
+def insert_alone(
+    pooled: PoolProxiedConnection, parameters: dict[str, Any], prepare: bool, schema: str | None = None
+) -> Any:
     """The same as a transaction by itself, on a connection of ours that is in none."""
-    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, _INSERT_ALONE.names)]
-    value = _INSERT_ALONE.run(pooled, texts, prepare).get_value
+    statement = _insert_alone(schema)
+    texts = [None if v is None else str(v).encode() for v in map(parameters.__getitem__, statement.names)]
+    value = statement.run(pooled, texts, prepare).get_value
     return number_of(value(0, 0)), instant_of(value(0, 1)), instant_of(value(0, 2)), instant_of(value(0, 3))
 
 
 def insert_at_once(
-    pooled: PoolProxiedConnection, new: NewJob, notify: bool, prepare: bool, meanwhile: Callable[[], T]
+    pooled: PoolProxiedConnection,
+    new: NewJob,
+    notify: bool,
+    prepare: bool,
+    meanwhile: Callable[[], T],
+    schema: str | None = None,
 ) -> tuple[int, datetime, T]:
     """The same for a job that is due at once by the server's clock. Returns (id, that instant, what ``meanwhile`` returned).
 
@@ -272,9 +294,10 @@ def insert_at_once(
         new.tenant.encode(), new.queue.encode(), new.task.encode(), b"%d" % new.priority, new.input.encode(),
         b"%d" % new.max_attempts, None if new.meta is None else new.meta.encode(), b"t" if notify else b"f",
     )  # fmt: skip
-    _INSERT_AT_ONCE.send(pooled, texts, prepare)
+    statement = _insert_at_once(schema)
+    statement.send(pooled, texts, prepare)
     made = meanwhile()
-    value = _INSERT_AT_ONCE.answer(pooled).get_value
+    value = statement.answer(pooled).get_value
     at = instant_of(value(0, 1))
     assert at is not None
     return number_of(value(0, 0)), at, made
@@ -284,7 +307,7 @@ def insert_many(connection: Connection, rows: Sequence[dict[str, Any]], own: boo
     """Insert rows that carry their ids and instants. ``own``: the connection is ours (psycopg), so COPY may be used."""
     if own and len(rows) >= COPY_FROM:
         cursor = connection.connection.driver_connection.cursor()  # type: ignore[union-attr]
-        with cursor.copy(_COPY) as copy:
+        with cursor.copy(qualified(_COPY, schema_of(connection.dialect))) as copy:
             write = copy.write_row
             for r in rows:
                 write(
@@ -328,7 +351,7 @@ def insert_alike(connection: Connection, row: dict[str, Any], ids: Sequence[int]
     before = "\t".join(_copied(shared[name]) for name in names[:at])
     after = "\t".join(_copied(shared[name]) for name in names[at + 1 :])
     driver: Any = connection.connection.driver_connection
-    with driver.cursor().copy(_COPY) as copy:
+    with driver.cursor().copy(qualified(_COPY, schema_of(connection.dialect))) as copy:
         for start in range(0, len(ids), 2000):
             part = zip(ids[start : start + 2000], inputs[start : start + 2000], strict=True)
             lines = [f"{ident}\t{before}\t{_escaped(text)}\t{after}\n" for ident, text in part]

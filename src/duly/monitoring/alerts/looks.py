@@ -12,12 +12,13 @@ from datetime import datetime, timedelta
 from functools import cache, cached_property
 from typing import Any
 
-from sqlalchemy import Connection, TextClause, bindparam, func, or_, select, text
+from sqlalchemy import Connection, TextClause, bindparam, func, or_, select
 
 from duly.calendars.tables import blackouts, queue_scopes
 from duly.jobs.engine import Engine
 from duly.jobs.tables import GATE_KEY, attempts, jobs, jobs_done, queues, system_state, workers
 from duly.kernel.gate import read_gate
+from duly.storage.qualified import text
 from duly.storage.rows import any_row
 from duly.storage.types import Instant
 

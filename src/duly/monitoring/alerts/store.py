@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from duly.audit.store import record
 from duly.kernel.errors import InvalidArgument, NotFound, WrongState
@@ -25,6 +25,7 @@ from duly.monitoring.alerts.alert import ACKED, CLEARED, LIFECYCLE, RAISED, Aler
 from duly.monitoring.alerts.judge import Change, judge
 from duly.monitoring.alerts.tables import alert_watch, alerts
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.rows import insert_into
 
 _NAMES = [f.name for f in fields(Alert)]

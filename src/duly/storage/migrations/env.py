@@ -6,7 +6,8 @@ from typing import Any
 
 from alembic import context
 
-from duly.storage.migrate import VERSION_TABLE, all_metadata
+from duly.storage.migrate import all_metadata
+from duly.storage.qualified import VERSION_TABLE
 
 config = context.config
 options: dict[str, Any] = {
