@@ -31,6 +31,7 @@ MEANINGS = {
     "worker_stalled": "Claimable work waits, the worker has room, and yet it claims none. It is not ready.",
     "jobs_claimed": "A batch was claimed. `lags`: (queue, task, seconds from due to claim) of each job.",
     "answer_missing": "The database has not answered a `loop` of the worker for so many `seconds`: its connection is given up, and the loop goes on with another one.",
+    "collation_kept": "A migration left a table's texts to the collation of the database, because a view or another object of somebody's depends on its `columns`: drop that, run `duly migrate`, make it again.",
     "database_replaced": "The SQLite file was moved or replaced under this worker, which goes on with the old one, for nobody. It is not ready: start it anew.",
     "claim_given_back": "The answer of a claim was lost with its connection. Its `jobs`, which nobody had begun, were given back, and no attempt was used.",
     "jobs_settled": "A batch of runs was written. `jobs`: (queue, task, lifecycle event, seconds from start to settlement) of each.",

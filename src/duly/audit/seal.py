@@ -21,12 +21,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import Connection, func, insert, select
 
 from duly.audit.tables import audit_log, audit_seals
 from duly.kernel.clock import to_micros
 from duly.storage.database import Database
-from duly.storage.qualified import qualified, schema_of
+from duly.storage.qualified import qualified, schema_of, text
 from duly.storage.rows import as_one, read
 
 #: How long a gap is watched for rows that commit late.

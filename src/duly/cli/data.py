@@ -33,7 +33,11 @@ def migrate(sql: bool, dialect: str | None) -> None:
         raise click.UsageError("--dialect goes with --sql.")
     asked = state()
     if sql:
-        text = storage.sql(dialect or asked.unmigrated(anyhow=True).db.name)
+        from duly.settings import Settings
+
+        db = None if dialect else asked.unmigrated(anyhow=True).db
+        settings = db.settings if db else Settings.load()
+        text = storage.sql(dialect or db.name, settings.schema)  # type: ignore[union-attr]
         show.as_json({"sql": text}) if asked.json else click.echo(text, nl=False)
         return
     app = asked.unmigrated(anyhow=True)

@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 
 from duly.jobs.job import ENDED, LIFECYCLE, LIVE
+from duly.storage.qualified import VIEWS
 from duly.storage.schema import ddl, metadata, where
 from duly.storage.types import Id, Instant, Json, json_text
 
@@ -73,6 +74,9 @@ def error_class(column: Any) -> ColumnElement[str]:
     cut = func.substr(json_text(column, "type"), literal_column("1"), literal_column(str(LONGEST_CLASS)))
     return func.coalesce(cut, literal_column(f"'{NO_CLASS}'"))
 
+
+#: A view that migrations make: live and ended jobs together.
+metadata.info.setdefault(VIEWS, set()).add("all_jobs")
 
 jobs = Table(
     "jobs",

@@ -49,7 +49,9 @@ class OutboxStore:
     def __init__(self, db: Database, table: Table, on_parked: OnParked = "hold") -> None:
         self.db, self.table, self.on_parked = db, table, on_parked
         self.sqlite = db.is_sqlite
-        self.sql = Statements(db.engine.dialect.identifier_preparer.format_table(table), self.sqlite, on_parked)
+        dialect = db.engine.dialect
+        # a preparer of its own: that of the dialect may name the schema of Duly's tables, which is said where a statement is compiled
+        self.sql = Statements(dialect.preparer(dialect).format_table(table), self.sqlite, on_parked)
 
     def _at(self, now: datetime | None) -> datetime | None:
         """The instant for a statement: the given one, else as the database's rule has it."""

@@ -23,6 +23,8 @@ from duly.storage.schema import metadata
 _KEPT = "duly_schema"
 #: A table that migrations make beside those of the rooms.
 VERSION_TABLE = "duly_version"
+#: Where the metadata keeps the names of a room's views.
+VIEWS = "views"
 
 
 class _Text(TextClause):
@@ -81,14 +83,23 @@ def qualified(sql: str, schema: str | None) -> str:
     if schema is None:
         return sql
     before = f"{quoted(schema)}."
-    return _names(len(metadata.tables)).sub(lambda found: f"{found[1]}{before}{found[2]}", sql)
+    within = before.replace("'", "''")
+
+    def named(found: re.Match[str]) -> str:
+        return f"{found[1]}{within if found[1] == chr(39) else before}{found[2]}"
+
+    return _names(len(metadata.tables)).sub(named, sql)
 
 
 @lru_cache(maxsize=1)
 def _names(_count: int) -> re.Pattern[str]:
     """Where a table is named: behind these words, or in quotes as what a name is looked up by. Rooms register theirs when they are loaded."""
     names = "|".join(
-        sorted([table.name for table in metadata.tables.values()] + [VERSION_TABLE], key=len, reverse=True)
+        sorted(
+            [table.name for table in metadata.tables.values()] + [VERSION_TABLE, *metadata.info.get(VIEWS, ())],
+            key=len,
+            reverse=True,
+        )
     )
     return re.compile(rf"(\b(?:FROM|JOIN|INTO|UPDATE|COPY)\s+|'(?={names}'))({names})\b(?!\.)")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Index, MetaData, Table, text
+from sqlalchemy import Index, MetaData, Table, Text, UniqueConstraint, text
 
 metadata = MetaData(
     naming_convention={
@@ -28,6 +28,14 @@ def ddl(**words: Any) -> dict[str, Any]:
 def where(condition: str) -> dict[str, Any]:
     """For the ``info`` of an index: it is of these rows only."""
     return ddl(postgresql_where=text(condition), sqlite_where=text(condition))
+
+
+def byte_columns(table: Table) -> list[str]:
+    """Columns whose texts are compared as bytes (COLLATE "C"): those of keys, unique constraints and indexes. See ``collation``."""
+    groups: list[Any] = [table.primary_key, *table.indexes]
+    groups += [one for one in table.constraints if isinstance(one, UniqueConstraint)]
+    of_text = {column.name for group in groups for column in group.columns if isinstance(column.type, Text)}
+    return [column.name for column in table.columns if column.name in of_text]
 
 
 def complete(table: Table) -> Table:
