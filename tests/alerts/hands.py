@@ -47,16 +47,17 @@ class World:
         ]  # fmt: skip
         self.app.db.write(lambda c: c.execute(insert(jobs_done), rows))
 
-    def worker(self, name: str = "w1", *queues: str, state: str = "running", **ago: float) -> None:
+    def worker(self, name: str = "w1", *queues: str, state: str = "running", running: int = 0, **ago: float) -> None:
         """A worker that was heard of so long ago (now)."""
         seen = self.ago(**ago) if ago else self.clock.now()
         values: dict[str, Any] = {
             "name": name, "host": "box", "pid": 1, "version": "0", "state": state, "queues": dict.fromkeys(queues or ("default",), 1),
-            "tasks": ["X"], "running": 0, "started_at": seen, "seen_at": seen,
+            "tasks": ["X"], "running": running, "started_at": seen, "seen_at": seen,
         }  # fmt: skip
 
         def say(c: Any) -> None:
-            if not c.execute(update(workers).where(workers.c.name == name).values(**values)).rowcount:
+            again = {k: v for k, v in values.items() if k != "started_at"}
+            if not c.execute(update(workers).where(workers.c.name == name).values(**again)).rowcount:
                 c.execute(insert(workers).values(**values))
 
         self.app.db.write(say)

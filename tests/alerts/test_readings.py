@@ -43,7 +43,8 @@ def test_a_room_that_nobody_uses_is_asked_for_once_and_no_further(world: World, 
     world.app.alerts.look()
     for engine in engines:
         event.remove(engine, "before_cursor_execute", told)
-    assert asked == [f"SELECT 1 FROM {table} LIMIT 1"]
+    schema = "" if world.app.db.is_sqlite else '"public".'
+    assert asked == [f"SELECT 1 FROM {schema}{table} LIMIT 1"]
 
 
 def test_a_look_at_a_database_in_memory_leaves_everybodys_connection_as_it_was() -> None:  # ADR 0032
@@ -235,16 +236,30 @@ def test_due_work_without_a_worker_is_found(world: World) -> None:
 
 
 def test_a_worker_that_went_silent_is_found_and_forgotten_after_an_hour(world: World) -> None:
-    world.worker("well")
+    world.worker("well", "mail")
     world.worker("hung", seconds=60)
     assert world.judge() == []
     assert world.later(seconds=1) == [("raise", "worker_silent", "hung")]
     world.clock.advance(timedelta(minutes=59))
-    world.worker("well")
+    world.worker("well", "mail")
     assert world.readings("worker_silent") == {"well": 0}
     world.judge()
-    world.worker("well")
+    world.worker("well", "mail")
     assert world.later(seconds=30) == [("clear", "worker_silent", "hung")]
+
+
+def test_a_worker_that_ended_without_goodbye_is_over_once_its_jobs_were_taken_or_its_successor_lives(world: World) -> None:  # issue 16, C4  # fmt: skip
+    ident = world.app.enqueue("X").job.id
+    world.change_job(ident, status="running", lease_token=1, lease_until=NOON, started_at=NOON, worker="killed")
+    world.worker("killed", running=1, seconds=61)
+    world.worker("idle", seconds=61)
+    assert set(world.readings("worker_silent")) == {"killed", "idle"}
+    world.change_job(ident, status="queued", lease_token=None, lease_until=None)
+    assert set(world.readings("worker_silent")) == {"idle"}
+    world.worker("other", "mail")
+    assert set(world.readings("worker_silent")) == {"idle", "other"}
+    world.worker("successor")
+    assert set(world.readings("worker_silent")) == {"successor", "other"}
 
 
 def test_an_unready_worker_says_why(world: World) -> None:

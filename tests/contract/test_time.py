@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from contract.hands import NOON, Hand, K, attempts, audit, ids, rows, run_sql
 from duly import Duly, Status
@@ -158,3 +159,23 @@ def test_times_that_lie_far_apart_are_kept_exactly(app: Duly, another: Callable[
         at = datetime(year, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
         ident = app.enqueue("X", run_at=at).job.id
         assert another().jobs.get(ident).run_at == at
+
+
+def test_a_job_made_late_in_a_long_transaction_counts_from_the_moment_it_was_made(pg_url: str) -> None:  # C011
+    app = Duly(pg_url)
+    task = app.task("X")(lambda: None)
+    with app.db.session_engine.begin() as connection:
+        begun, woken = connection.execute(text("SELECT now(), clock_timestamp() FROM pg_sleep(0.05)")).one()
+        made = [
+            task.using(session=connection).enqueue().job,
+            task.using(session=connection, run_in=60).enqueue().job,
+            task.using(session=connection, run_in=60, key="k").enqueue().job,
+            *[one.job for one in task.using(session=connection, run_in=60).enqueue_many([{}, {}])],
+        ]
+    assert begun < woken
+    assert all(job.created_at >= woken for job in made if job.created_at)
+    assert all(job.run_at >= woken + timedelta(seconds=60) for job in made[1:] if job.run_at)
+    with app.db.engine.begin() as connection:  # leases, audit rows, keys: every instant of the database's own
+        [later] = connection.execute(text("SELECT clock_timestamp() FROM pg_sleep(0.01)")).one()
+        assert app.db.present(connection) >= later
+    app.close()

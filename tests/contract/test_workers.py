@@ -16,6 +16,7 @@ from contract.hands import AT_ONCE, Later, actions, attempts, ids, rows, wait_un
 from duly import Context, Duly, Status, Worker
 from duly.jobs.run import Run
 from duly.jobs.settle import Claimed
+from duly.kernel.errors import DatabaseUnavailable
 from duly.kernel.events import Event
 from duly.testing import drain
 
@@ -445,3 +446,30 @@ def test_sealing_leaves_off_while_jobs_come_by_the_hundred(sqlite_url: str) -> N
     house.close()
     worker._bell.close()
     app.close()
+
+
+def test_a_stop_that_comes_before_the_worker_began_is_heard(live: Duly) -> None:  # issue 16, C4
+    live.task("X")(lambda: None)
+    worker = live.worker()
+    worker.stop()
+    worker.run()  # ends by itself
+    assert worker.state == "stopped"
+
+
+def test_a_worker_says_goodbye_again_when_the_database_takes_writes_again(
+    live: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:  # issue 16, C4
+    live.task("X")(lambda: None)
+    worker = live.worker()
+    worker.house.presence()
+    goodbye, tries = worker.house.say_goodbye, []
+
+    def refused() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise DatabaseUnavailable("no writes")
+        goodbye()
+
+    monkeypatch.setattr(worker.house, "say_goodbye", refused)
+    worker.run(until_idle=True)
+    assert rows(live, "SELECT count(*) FROM workers") == [(0,)]

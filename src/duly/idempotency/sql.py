@@ -113,7 +113,7 @@ class SqlStore(Store):
             query = select(t).where(t.c.tenant == tenant, t.c.key == key)
             assert stamp is not None
             return _of(self._reading(lambda c: c.execute(query).first())), stamp
-        now = func.now(type_=Instant) if stamp is None else literal(stamp, Instant)
+        now = func.statement_timestamp(type_=Instant) if stamp is None else literal(stamp, Instant)
         asked = select(now.label("now")).subquery()
         wanted = and_(t.c.tenant == tenant, t.c.key == key)
         both = select(asked.c.now.label("now"), t).select_from(asked.outerjoin(t, wanted))

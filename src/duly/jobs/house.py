@@ -217,7 +217,7 @@ class Housekeeper:
             self.emitter.emit("database_replaced", "error", worker=w.name, reason=self.replaced)
         problems = w.problems
         values = {
-            "state": "unready" if problems and w.state == "running" else w.state, "reason": "; ".join(problems)[:500] or None,
+            "state": "unready" if problems and w.state == "running" else w.state, "reason": "; ".join([*problems, *w.notes])[:500] or None,
             "running": sum(lane.running for lane in w.lanes.values()), "seen_at": self.db.now(),
         }  # fmt: skip
 
@@ -232,10 +232,12 @@ class Housekeeper:
 
     def say_goodbye(self) -> None:
         """Seal what was done last, and leave the list of workers."""
-        for _ in range(20):
-            if self._sealer.seal(5000) == 0:
-                break
-        self.db.write(lambda c: c.execute(delete(workers).where(workers.c.name == self.worker.name)))
+        try:
+            for _ in range(20):
+                if self._sealer.seal(5000) == 0:
+                    break
+        finally:
+            self.db.write(lambda c: c.execute(delete(workers).where(workers.c.name == self.worker.name)))
 
     def progress(self) -> None:
         """Notice that claimable work waits while this worker, with free slots, claims none."""

@@ -305,7 +305,7 @@ class Relay:
         def failed(error: BaseException) -> None:
             self.emitter.emit("listen_failed", "warning", error=brief(error))
 
-        return Listener(self.db.url, lambda _channel: self._ring(), failed, (CHANNEL,))
+        return Listener(self.db.url, lambda _channel: self._ring(), failed, channels=(CHANNEL,))
 
     # ------------------------------------------------------------------ claim
 

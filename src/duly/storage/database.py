@@ -176,7 +176,7 @@ class Database:
     def now(self) -> ColumnElement[datetime]:
         """The present instant as an SQL expression, by the same rule."""
         stamp = self.stamp()
-        return func.now(type_=Instant) if stamp is None else literal(stamp, Instant)
+        return func.statement_timestamp(type_=Instant) if stamp is None else literal(stamp, Instant)
 
     def present(self, connection: Connection) -> datetime:
         """The present instant by the clock that statements compare with: one query on PostgreSQL, none elsewhere."""
@@ -424,7 +424,9 @@ class Database:
         if not self.is_sqlite and self.settings.notify:
             connection.execute(select(func.pg_notify(CONTROLS, "")))
 
-    def listener(self, failed: Callable[[BaseException], None]) -> Listener | None:
+    def listener(
+        self, failed: Callable[[BaseException], None], recovered: Callable[[], None] = lambda: None
+    ) -> Listener | None:
         """The thread that hears other processes on PostgreSQL; None where there is none (SQLite, a pooler)."""
         if self.is_sqlite or not self.prepares:
             return None
@@ -433,7 +435,7 @@ class Database:
         def ring(channel: str) -> None:
             (self.controls if channel == CONTROLS else self.bells).ring()
 
-        return postgres.Listener(self.url, ring, failed)
+        return postgres.Listener(self.url, ring, failed, recovered)
 
     # ------------------------------------------------------------------ end
 

@@ -278,19 +278,26 @@ def next_ids(connection: Connection, table: str, count: int) -> list[int]:
     return [row[0] for row in rows]
 
 
+#: Seconds between questions on the connection that listens, and for which their answer is waited. A connection whose other end has gone
+#: without a word (a proxy, a load balancer) is known after both.
+PULSE, ANSWER = 5.0, 5.0
+_LISTENING = b"SELECT count(*) FROM pg_listening_channels()"
+
+
 class Listener:
     """A thread that listens on the channels and rings. It reconnects by itself; while it cannot, polling carries on."""
 
     def __init__(
         self, url: URL, ring: Callable[[str], None], failed: Callable[[BaseException], None],
-        channels: Sequence[str] = (CHANNEL, CONTROLS),
+        recovered: Callable[[], None] = lambda: None, channels: Sequence[str] = (CHANNEL, CONTROLS),
     ) -> None:  # fmt: skip
         self._channels = channels
         self._conninfo = url.set(drivername="postgresql").render_as_string(hide_password=False)
         self._patience: dict[str, Any] = {**_patience(url)}
-        self._ring, self._failed = ring, failed
+        self._ring, self._failed, self._recovered = ring, failed, recovered
+        #: Why it does not listen now; empty when it does.
+        self.problem = "not listening yet"
         self._stop = threading.Event()
-        self._connection: psycopg.Connection[Any] | None = None
         self._thread = threading.Thread(target=self._run, name="duly-listen", daemon=True)
 
     def start(self) -> None:
@@ -301,7 +308,7 @@ class Listener:
         self._thread.join(timeout=3)
 
     def _run(self) -> None:
-        pause = 0.1
+        pause, lost = 0.1, False
         while not self._stop.is_set():
             try:
                 with psycopg.connect(
@@ -311,14 +318,46 @@ class Listener:
                     client_encoding="UTF8",
                     **self._patience,
                 ) as connection:
-                    pause = 0.1
                     for channel in self._channels:
                         connection.execute(f"LISTEN {channel}")
                         self._ring(channel)  # something may have come while nobody listened
-                    while not self._stop.is_set():
-                        for heard in connection.notifies(timeout=0.5, stop_after=1):
-                            self._ring(heard.channel)
+                    self.problem, pause = "", 0.1
+                    if lost:
+                        self._recovered()
+                    lost = False
+                    self._listen(connection.pgconn)
             except Exception as error:
+                self.problem, lost = str(error).strip() or type(error).__name__, True
                 self._failed(error)
                 self._stop.wait(pause)
                 pause = min(pause * 2, 10)
+
+    def _listen(self, server: pq.abc.PGconn) -> None:
+        """Ring for what is heard, and ask now and then whether the server still knows that somebody listens. Returns when told to stop.
+
+        Raises the driver's OperationalError where the connection is lost, or nobody answers.
+        """
+        poller = select.poll()
+        poller.register(server.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+        heard = time.monotonic()
+        asked: float | None = None
+        while not self._stop.is_set():
+            if poller.poll(500):
+                server.consume_input()  # raises where the other side has hung up
+                heard = time.monotonic()
+                while (notice := server.notifies()) is not None:
+                    self._ring(notice.relname.decode())
+                while asked is not None and not server.is_busy():
+                    result = server.get_result()
+                    if result is None:
+                        asked = None
+                    elif result.status != pq.ExecStatus.TUPLES_OK:
+                        raise psycopg.errors.error_from_result(result)
+                    elif result.get_value(0, 0) != str(len(self._channels)).encode():
+                        raise psycopg.OperationalError("the server no longer knows that this connection listens")
+            now = time.monotonic()
+            if asked is None and now - heard > PULSE:
+                server.send_query(_LISTENING)
+                asked = now
+            elif asked is not None and now - asked > ANSWER:
+                raise psycopg.OperationalError(f"the connection that listens gave no answer within {ANSWER:g} s")

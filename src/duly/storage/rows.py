@@ -16,6 +16,9 @@ from sqlalchemy import Connection
 from duly.kernel.clock import to_micros
 from duly.storage.qualified import quoted, schema_of, text
 
+#: PostgreSQL's present instant: that of the statement. ``now()`` is the begin of the transaction, which may be long ago, and
+#: ``clock_timestamp()`` another one for each row, by which no index can be read.
+PRESENT = "statement_timestamp()"
 #: Characters of JSON that are parsed at once.
 PIECE = 8192
 
@@ -105,4 +108,4 @@ def plus_seconds(sqlite: bool, instant: str, seconds: str) -> str:
 
 def at(sqlite: bool, name: str = "now") -> str:
     """SQL for the parameter ``:name`` as an instant; null means the server's clock on PostgreSQL."""
-    return f":{name}" if sqlite else f"coalesce(CAST(:{name} AS timestamptz), now())"
+    return f":{name}" if sqlite else f"coalesce(CAST(:{name} AS timestamptz), {PRESENT})"

@@ -25,6 +25,7 @@ from duly.jobs.settle import Claimed, Settlement
 from duly.jobs.tables import COMMON
 from duly.storage.postgres import Statement, instant_of, number_of
 from duly.storage.qualified import qualified, schema_of, text
+from duly.storage.rows import PRESENT
 from duly.storage.wake import CHANNEL
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ CLAIMED = (
     "date_part('epoch', started_at - greatest(run_at, coalesce(next_retry_at, run_at))), "
     "key, key_scope, concurrency_key, parent_id, meta::text, lease_token"
 )
-NOW = "coalesce(%(now)s::timestamptz, now())"
+NOW = f"coalesce(%(now)s::timestamptz, {PRESENT})"
 GATE_OPEN = (
     "NOT EXISTS (SELECT 1 FROM system_state s WHERE s.key = 'atlas_online' "
     "AND lower(btrim(btrim(s.value), '\"')) NOT IN ('true', '1', 'on', 'yes'))"
@@ -98,7 +99,7 @@ SELECT CAST(:tenant AS text), CAST(:queue AS text), CAST(:task AS text), 'queued
        CAST(:concurrency_key AS text), CAST(:parent_id AS bigint), CAST(:meta AS json), w.now,
        EXISTS (SELECT 1 FROM queues q WHERE q.name = CAST(:queue AS text) AND q.fair)
   FROM (SELECT n.now, coalesce(CAST(:run_at AS timestamptz), n.now + make_interval(secs => CAST(:delay AS float8)), n.now) AS run_at
-          FROM (SELECT coalesce(CAST(:now AS timestamptz), now()) AS now) AS n) AS w
+          FROM (SELECT coalesce(CAST(:now AS timestamptz), {PRESENT}) AS now) AS n) AS w
 RETURNING id, run_at, due_at, created_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', CAST(:queue AS text)) END
 """)
 
@@ -113,7 +114,7 @@ def _insert_alone(schema: str | None) -> Statement:
 #: ``insert_at_once`` gives them.
 _AT_ONCE = f"""
 INSERT INTO jobs (tenant, queue, task, status, priority, run_at, input, max_attempts, meta, created_at, fair)
-VALUES (:tenant, :queue, :task, 'queued', :priority, now(), :input, :max_attempts, :meta, now(),
+VALUES (:tenant, :queue, :task, 'queued', :priority, {PRESENT}, :input, :max_attempts, :meta, {PRESENT},
         EXISTS (SELECT 1 FROM queues q WHERE q.name = :queue AND q.fair))
 RETURNING id, run_at, CASE WHEN CAST(:notify AS boolean) THEN pg_notify('{CHANNEL}', :queue) END
 """
@@ -381,8 +382,8 @@ def ring(connection: Connection, queues: Sequence[str]) -> None:
 
 
 def sent(connection: Connection, now: datetime | None) -> datetime:
-    """The instant to write into rows that carry their own: the transaction's, unless one is given."""
+    """The instant to write into rows that carry their own: the present one, unless one is given."""
     if now is not None:
         return now
-    at: datetime = connection.execute(text("SELECT now()")).scalar_one()
+    at: datetime = connection.execute(text(f"SELECT {PRESENT}")).scalar_one()
     return at.astimezone(UTC)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.jobs.blocking import LoopWatch
 from duly.jobs.copies import leave
@@ -23,6 +23,9 @@ from duly.jobs.worker.settling import Settling
 from duly.jobs.worker.state import Tally
 from duly.kernel.errors import DulyError, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
+
+if TYPE_CHECKING:
+    from duly.storage.postgres import Listener
 
 T = TypeVar("T")
 
@@ -43,6 +46,12 @@ class Worker(Settling):
         self._heart = Loop("heartbeat", self._heart_step, self.emitter, self.db.reserve)
         self._keeper = Loop("house", self.house.step, self.emitter, self.db.reserve)
         self._wakes: list[Callable[[], None]] = []
+        #: What hears other processes, where there is such a thing.
+        self.listener: Listener | None = None
+        #: ``stop()`` was called.
+        self._asked = False
+        #: Until when the goodbye is tried, by the monotonic clock: the grace counts from the moment at which it was asked to end.
+        self._leave_by = 0.0
         #: Signals that came before the loop heard them itself.
         self._early: list[int] = []
         #: What they meant before that.
@@ -105,9 +114,12 @@ class Worker(Settling):
 
     async def _arun(self, loop: asyncio.AbstractEventLoop, restore: Callable[[], None] | None) -> Tally:
         assert self._stopped is not None
-        if self._early:  # somebody asked while this was being got ready
-            self.stop()
-        listener = self.db.listener(lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)))
+        if self._early or self._asked:  # somebody asked before this began
+            self._stopped.set()
+        listener = self.listener = self.db.listener(
+            lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)),
+            lambda: self.emitter.emit("listen_recovered", "info"),
+        )
         self.state = "running"
         self.emitter.emit(
             "worker_started", worker=self.name, queues={n: ln.concurrency for n, ln in self.lanes.items()}
@@ -122,6 +134,7 @@ class Worker(Settling):
         blocking = self._watch_loop(loop)
         try:
             await self._stopped.wait()
+            self._leave_by = time.monotonic() + self.settings.grace
             await self._drain()
         finally:
             if watch is not None:
@@ -146,7 +159,7 @@ class Worker(Settling):
             with contextlib.suppress(Exception):
                 if self._idled:
                     await loop.run_in_executor(None, self.house.catch_up)
-                await loop.run_in_executor(None, self.house.say_goodbye)
+            await self._leave(loop)
             self._threads.close()
             self._bell.close()
             self.house.close()
@@ -157,8 +170,24 @@ class Worker(Settling):
             self.emitter.emit("worker_stopped", worker=self.name)
         return self.tally
 
+    async def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say goodbye, again and again within the grace while the database takes no writes. A worker that cannot is missed as one that was killed."""
+        assert self._stop_now is not None
+        pause = 0.1
+        while True:
+            try:
+                return await loop.run_in_executor(None, self.house.say_goodbye)
+            except Exception as error:
+                if self._stop_now.is_set() or time.monotonic() + pause > self._leave_by:
+                    self.emitter.emit("goodbye_failed", "warning", worker=self.name, error=brief(error))
+                    return None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_now.wait(), pause)
+            pause = min(pause * 2, 2.0)
+
     def stop(self) -> None:
-        """Begin to stop, from any thread. A second call does not wait for running jobs."""
+        """Begin to stop, from any thread, also before it has begun. A second call does not wait for running jobs."""
+        self._asked = True
         loop = self._loop
         if loop is None or self._stopped is None or self._stop_now is None:
             return
@@ -239,6 +268,12 @@ class Worker(Settling):
         if self._thread_problem:
             out.append(f"threads: {self._thread_problem}")
         return out
+
+    @property
+    def notes(self) -> list[str]:
+        """What people should know of a worker that is ready: new work is noticed by polling only."""
+        lost = self.listener is not None and self.listener.problem
+        return [f"wake-ups: {lost}; new work is noticed every {self.settings.poll:g} s"] if lost else []
 
     @property
     def ready(self) -> bool:

@@ -192,8 +192,25 @@ def leases_stuck(look: Look) -> Reading:
 
 
 def worker_silent(look: Look) -> Reading:
-    seen = select(workers.c.name, workers.c.seen_at).where(workers.c.seen_at >= look.now - GONE)
-    return Reading.of([Sample(name, look.since(at)) for name, at in look.connection.execute(seen)])
+    """How long ago each worker was heard of. One that has ended without goodbye (killed, or stopped while the database took no writes) is left
+    out once what it ran was taken by others, or once a later one of the same machine and queues lives."""
+    c = workers.c
+    seen = select(c.name, c.seen_at, c.host, c.queues, c.started_at, c.running).where(c.seen_at >= look.now - GONE)
+    rows = look.connection.execute(seen).all()
+    late = look.ago(look.settings.alerts_worker * 0.5)
+    silent = [row for row in rows if row.seen_at < late]
+    living = [row for row in rows if row.seen_at >= late]
+    held = set[str]()
+    if any(row.running for row in silent):
+        mine = select(jobs.c.worker).where(jobs.c.status == "running", jobs.c.worker.in_([row.name for row in silent]))
+        held = set(look.connection.execute(mine.distinct()).scalars())
+
+    def is_over(row: Any) -> bool:
+        rescued = row.running > 0 and row.name not in held
+        return rescued or any((w.host, w.queues) == (row.host, row.queues) and w.started_at > row.seen_at for w in living)  # fmt: skip
+
+    counted = [*living, *(row for row in silent if not is_over(row))]
+    return Reading.of([Sample(row.name, look.since(row.seen_at)) for row in counted])
 
 
 def worker_unready(look: Look) -> Reading:
