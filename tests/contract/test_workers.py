@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -473,3 +474,31 @@ def test_a_worker_says_goodbye_again_when_the_database_takes_writes_again(
     monkeypatch.setattr(worker.house, "say_goodbye", refused)
     worker.run(until_idle=True)
     assert rows(live, "SELECT count(*) FROM workers") == [(0,)]
+
+
+def test_a_worker_whose_writes_fail_is_not_ready_until_one_succeeds_although_it_can_read(
+    live: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C013
+    live.task("X")(lambda: None)
+    worker = live.worker()
+    full, write = threading.Event(), live.db.write
+
+    def refused(fn: Any) -> Any:
+        if full.is_set():
+            raise DatabaseUnavailable("database or disk is full")
+        return write(fn)
+
+    full.set()
+    monkeypatch.setattr(live.db, "write", refused)
+    seen: list[bool] = []
+    for _ in range(6):
+        try:
+            worker.house.step()
+        except DatabaseUnavailable:
+            seen.append(False)
+        else:
+            seen.append(True)
+    assert not any(seen)
+    full.clear()
+    worker.house.step()
+    worker.house.close()

@@ -169,3 +169,18 @@ def test_a_stop_of_the_whole_service_lets_handlers_in_processes_finish(
     assert worker.ended() == 0
     assert scene.check([job.id]) == []
     assert scene.attempts(job.id) == []
+
+
+def test_a_signal_in_the_last_moment_of_a_worker_that_was_told_is_no_death(
+    sqlite_url: str, tmp_path: Path
+) -> None:  # issue 16, C4
+    (tmp_path / "late.py").write_text(
+        "import atexit, os, signal\n"
+        "from duly import Duly\n"
+        f"app = Duly({sqlite_url!r})\n"
+        "app.task('X')(lambda: None)\n"
+        "app.listen(lambda e: os.kill(os.getpid(), signal.SIGTERM) if e.name in ('worker_started', 'worker_stopped') else None)\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+    )
+    ended = subprocess.run([sys.executable, "-m", "duly.cli.main", "worker", "late:app"], cwd=tmp_path, capture_output=True, timeout=60, text=True)  # fmt: skip
+    assert ended.returncode == 0, ended.stderr

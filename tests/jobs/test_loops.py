@@ -110,3 +110,21 @@ def test_a_handler_that_never_ends_does_not_hold_up_the_exit_of_the_program() ->
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout) == (0, "bye\n")
+
+
+def test_the_log_is_told_once_of_a_failure_that_goes_on_and_again_of_another_one() -> None:  # C013
+    emitter, heard, done = Emitter(), list[Event](), threading.Event()
+    emitter.listen(heard.append)
+    errors = ["disk full", "disk full", "disk full", "gone"]
+
+    def step() -> None:
+        if errors:
+            raise ConnectionError(errors.pop(0))
+        done.set()
+        loop.stop()
+
+    loop = Loop("house", step, emitter)
+    loop.start()
+    assert done.wait(10)
+    assert loop.join(10)
+    assert [e.level for e in heard if e.name == "loop_failed"] == ["error", "debug", "debug", "error"]

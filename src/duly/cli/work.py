@@ -117,6 +117,15 @@ def _run(
     settings = duly.settings
     lanes = _lanes(queues, concurrency or settings.concurrency)
     made = duly.worker(lanes, concurrency=concurrency, name=_checked(name))
+    told: list[int] = []
+
+    def heard(number: int, _frame: object) -> None:
+        told.append(number)
+        made.stop()
+
+    # while the worker runs it hears signals itself: this is for those that come before, and for the last moment of a process that was told
+    before = signal.signal(signal.SIGTERM, heard) if threading.current_thread() is threading.main_thread() else None
+    removers: list[Callable[[], None]] = [duly.listen(lambda event: told.append(0) if event.name == "signal" else None)]
     posts = Relays() if relays else None
     if posts:
         posts.open()
@@ -128,7 +137,7 @@ def _run(
         from duly.cli.stream import Stream
 
         log = stream = Stream(log, sys.stderr, settings.grace)
-    removers = [duly.listen(log)]
+    removers.append(duly.listen(log))
     if posts:
         posts.stop_worker = made.stop
         removers.append(duly.listen(posts.hear))
@@ -161,6 +170,8 @@ def _run(
             stream.close()
         for remove in removers:
             remove()
+        if before is not None and not told:
+            signal.signal(signal.SIGTERM, before)
     return _finish(tally, time.monotonic() - begun, asked.json, until_idle)
 
 

@@ -106,7 +106,8 @@ class Housekeeper:
                 if self._bell.wait(0) or self.blackouts.turns_at <= time.monotonic():
                     self.controls()
             except DatabaseUnavailable as error:
-                trouble = error
+                # it is the first to be tried again: until it succeeds nobody takes the others' reads for a recovery (a full disk, C013)
+                duty.due, trouble = 0.0, error
                 break
             except Exception as error:
                 self._failed(duty, error)

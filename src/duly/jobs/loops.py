@@ -1,6 +1,6 @@
 """Threads that must not die: supervised loops, and a pool of daemon threads for plain handlers.
 
-A loop that fails is tried again after a pause that grows to a few seconds, says so once per failure, and counts as not
+A loop that fails is tried again after a pause that grows to a few seconds, says so once (an event of level debug for each further failure of the same kind), and counts as not
 ready meanwhile (case B034). Waiting is always on an event, so stopping never waits for a pause to end.
 """
 
@@ -17,6 +17,8 @@ from duly.kernel.events import Emitter
 
 #: Between failures of a loop: 0.1, 0.2 … 5 seconds, so that work resumes well within 10 s of a recovery.
 LOOP_BACKOFF = Backoff(base=0.1, factor=2, max=5)
+#: After so many failures of the same kind (five minutes) the log is told again; between them only who listens to ``debug`` hears of each.
+REMINDER = 60
 
 
 class Loop:
@@ -54,8 +56,11 @@ class Loop:
                 self._step()
             except Exception as error:
                 failures += 1
-                self.ready, self.problem = False, brief(error)
-                self._emitter.emit("loop_failed", "error", loop=self.name, error=self.problem, failures=failures)
+                before, self.problem, self.ready = self.problem, brief(error), False
+                loud = failures % REMINDER == 1 or self.problem != before
+                self._emitter.emit(
+                    "loop_failed", "error" if loud else "debug", loop=self.name, error=self.problem, failures=failures
+                )
                 self.stopping.wait(LOOP_BACKOFF.delay(failures))
             else:
                 if failures:

@@ -29,6 +29,7 @@ _LEFT = text("""
       JOIN pg_attribute t ON t.attrelid = c.oid AND t.attnum = ANY(x.indkey)
      WHERE c.oid = ANY(CAST(:tables AS regclass[])) AND t.atttypid = CAST('text' AS regtype) AND t.attcollation = CAST('pg_catalog."default"' AS regcollation)
      ORDER BY c.relname, t.attname""")
+_ROWS = text("SELECT reltuples FROM pg_class WHERE oid = CAST(:table AS regclass)")
 _SIZE = text("SELECT pg_table_size(CAST(:table AS regclass))")
 _INDEXES = text("""
     SELECT i.relname, am.amname, x.indisunique, pg_get_expr(x.indpred, x.indrelid), array_to_string(i.reloptions, ', '), k.conname, k.contype,
@@ -123,8 +124,10 @@ def build(connection: Connection, one: Left) -> None:
 
 
 def analyse(connection: Connection, one: Left) -> None:
-    """Let the planner know the columns again: a change of their type makes it forget them."""
-    connection.exec_driver_sql(f"ANALYZE {one.name}")
+    """Let the planner know the columns again: a change of their type makes it forget them. Not of an empty table, which it would take for one
+    that stays small."""
+    if connection.execute(_ROWS, {"table": one.name}).scalar_one() > 0:
+        connection.exec_driver_sql(f"ANALYZE {one.name}")
 
 
 def collate(connection: Connection, one: Left) -> bool:

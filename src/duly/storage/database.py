@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import sys
 import threading
 import weakref
@@ -146,6 +147,15 @@ class Database:
             return True
         file = Path(self.url.database or "").expanduser()
         return file.exists() and file.stat().st_size > 0
+
+    def free_space(self) -> int | None:
+        """Bytes that are free where the SQLite file lies; None where there is no file."""
+        if not self.is_sqlite or self.memory:
+            return None
+        try:
+            return shutil.disk_usage(Path(self.url.database or "").expanduser().resolve().parent).free
+        except OSError:
+            return 0
 
     def is_same_file(self) -> bool:
         """Does the path still lead to the SQLite file that it led to at the first of these calls? True where there are no files.

@@ -54,8 +54,6 @@ class Worker(Settling):
         self._leave_by = 0.0
         #: Signals that came before the loop heard them itself.
         self._early: list[int] = []
-        #: What they meant before that.
-        self._before: dict[signal.Signals, Any] = {}
         self.loops: tuple[Loop, ...] = (self._claimer, self._settler, self._heart, self._keeper)
 
     def accompany(self, name: str, step: Callable[[], None], wake: Callable[[], None]) -> None:
@@ -73,7 +71,7 @@ class Worker(Settling):
         in_main = threading.current_thread() is threading.main_thread()
         with contextlib.ExitStack() as stack:
             if in_main:
-                self._early, self._before = stack.enter_context(_remembered())
+                self._early = stack.enter_context(_remembered())
             stack.enter_context(_patient_collector())
             return _run_to_its_end(self.arun(until_idle=until_idle, signals=in_main), self._exited)
 
@@ -217,7 +215,8 @@ class Worker(Settling):
             )
             self.stop()
 
-        before = self._before or {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        # what ``run`` has put in place stays until the loop is closed: a second signal in the last moment is no death
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in before:
             loop.add_signal_handler(number, caught, number)
 
@@ -332,7 +331,7 @@ class Worker(Settling):
 
 
 @contextlib.contextmanager
-def _remembered() -> Iterator[tuple[list[int], dict[signal.Signals, Any]]]:
+def _remembered() -> Iterator[list[int]]:
     """Remember signals until the loop hears them itself. One that raised KeyboardInterrupt while the collector runs would be lost: what is
     raised in its callbacks goes nowhere."""
     asked: list[int] = []
@@ -340,7 +339,7 @@ def _remembered() -> Iterator[tuple[list[int], dict[signal.Signals, Any]]]:
     for number in before:
         signal.signal(number, lambda received, _: asked.append(received))
     try:
-        yield asked, before
+        yield asked
     finally:
         for number, handler in before.items():
             if handler is not None:  # None: not Python's to set

@@ -60,6 +60,8 @@ Noter: TypeAlias = Annotated[Identity, needs("alerts", Role.OPERATOR)]
 Viewer: TypeAlias = Annotated[Identity, needs("system")]
 #: As far as jobs are counted for the overview, and its minutes.
 CAP, MINUTES, SAMPLED = 10_000, 5, 500
+#: Bytes below which the disk of an SQLite file counts as full.
+FULL = 256 << 10
 #: In the description: a token is not needed.
 UNASKED: dict[str, Any] = {"security": [{}]}
 
@@ -360,10 +362,13 @@ def routes(app: Duly) -> Any:
 
     @root.get("/readyz", response_model=Probe, responses={503: {"model": Probe}}, openapi_extra=UNASKED)
     def readyz(request: Request, response: Response) -> Probe:
-        """It can do what it is there for: the database answers, and has the schema of this version. 503 with the reasons otherwise."""
+        """It can do what it is there for: the database answers, has room on its disk (SQLite), and has the schema of this version. 503 with the reasons otherwise."""
         reasons = []
         try:
             app._read(app.db.present)
+            free = app.db.free_space()
+            if free is not None and free < FULL:
+                reasons.append(f"the disk of {app.db.shown_url} is full: {free} bytes are free, and writes fail")
         except DulyError as error:
             reasons.append(str(error))
         if reasons:
