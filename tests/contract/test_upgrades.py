@@ -53,7 +53,7 @@ def test_an_older_database_keeps_its_rows_indexes_and_rights_when_its_keys_becom
     assert _asked(empty_pg_url, _SORTED)
     assert older.migrate() == ("0011", migrate.HEAD)
     assert _asked(empty_pg_url, _SORTED) == []
-    assert _asked(empty_pg_url, _INDEXES) == before
+    assert set(before) <= set(_asked(empty_pg_url, _INDEXES))
     assert _asked(empty_pg_url, "SELECT k.key FROM job_keys k JOIN all_jobs USING (tenant, queue)") == [("k",)]
     assert _asked(empty_pg_url, "SELECT has_table_privilege('pg_monitor', 'all_jobs', 'SELECT')") == [(True,)]
     with pytest.raises(psycopg.errors.UniqueViolation), psycopg.connect(empty_pg_url) as connection:
