@@ -422,7 +422,7 @@ def run_fork(plan: Plan) -> None:
 
 
 def _hear(event: Event) -> None:
-    if event.level != "debug":
+    if event.level != "debug" or event.name == "loop_failed":
         write("event", event=event.name, level=event.level, **{f"_{k}": v for k, v in event.facts.items()})
 
 

@@ -472,3 +472,29 @@ place("lamp")
 tell(runs, Order.objects.count())
 """
     ) == [[["lamp", "lamp"], 2]]
+
+
+def test_a_tenants_search_path_leads_neither_a_job_nor_the_tables_into_the_tenants_schema(
+    tmp_path: Path, empty_pg_url: str
+) -> None:  # C008
+    project = Project(tmp_path / "project", empty_pg_url)
+    project.migrate()
+    assert project.program("""
+from django.apps import apps
+from django.db import connection
+from duly.integrations.django.apps import make_tables
+
+with connection.cursor() as cursor:
+    cursor.execute("CREATE SCHEMA acme")
+    cursor.execute("CREATE TABLE acme.jobs (id int)")
+    for path in ("acme, public", "acme"):
+        cursor.execute(f"SET search_path TO {path}")
+        make_tables(using="default", verbosity=0)
+        with transaction.atomic():
+            tasks.confirm.enqueue(0)
+    cursor.execute("SELECT count(*) FROM public.jobs")
+    [jobs] = cursor.fetchone()
+    cursor.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'acme'")
+    [tables] = cursor.fetchone()
+tell(jobs, tables)
+""") == [[2, 1]]

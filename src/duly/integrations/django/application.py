@@ -35,7 +35,7 @@ class DjangoDuly(Duly):
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.guest = Guest(config.alias)
+        self.guest = Guest(config.alias, lambda: self.settings.schema)
         around.lend = _lend
         #: Queues that are served though no task here names them as its own.
         self.extra_queues: set[str] = set()
