@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from duly._version import __version__
@@ -50,6 +50,7 @@ from duly.schedules.read import standing
 from duly.settings import Settings
 from duly.storage import migrate
 from duly.storage.database import Database
+from duly.storage.qualified import text
 from duly.storage.session_settings import LIMITS, encoding
 
 _SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
