@@ -1761,7 +1761,8 @@ class Calls:
         return found
 
     def readyz(self) -> Probe:
-        """It can do what it is there for: the database answers, and has the schema of this version. 503 with the reasons otherwise."""
+        """It can do what it is there for: the database answers, has room on its disk (SQLite), and has the schema of this version. 503 with
+        the reasons otherwise."""
         found: Probe = self._send("GET", "/readyz")
         return found
 
