@@ -6,8 +6,8 @@ revision makes databases of before come by.
 
 from __future__ import annotations
 
-revision = "0018"
-down_revision = "0017"
+revision = "0019"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 #: The oldest revision whose code may still run on this schema.
