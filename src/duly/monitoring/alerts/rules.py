@@ -41,7 +41,7 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             "task_failing", "jobs", "task", "count", 0.0, 0.0, WARNING,
             "Task {subject} runs seldom, and its last runs have failed: {value} in a row.",
             "duly jobs list --status failed --task NAME shows why; once the cause is gone, duly jobs replay.",
-            calm=0,
+            hold=30, calm=0,
         ),
         Rule(
             "jobs_unreadable", "jobs", "task", "count", 0.0, 0.0, WARNING,
