@@ -98,7 +98,7 @@ def test_a_handler_that_returns_such_a_number_has_done_its_work_and_the_job_says
     app = Duly(f"sqlite:///{tmp_path}/duly.db")
 
     @app.task
-    def give(what: str) -> dict[str, Any]:
+    def give(what: str) -> dict[Any, Any]:
         return {"rows": [1, 2**64 if what == "long" else float(what)], 7: None}
 
     long, wild = give.enqueue("long").job.id, give.enqueue("nan").job.id

@@ -29,14 +29,14 @@ def test_the_cause_is_kept_with_its_source_lines_oldest_first(app: Duly) -> None
     @app.task(max_attempts=1)
     def charge() -> None:
         try:
-            {}["order"]  # the first cause
+            {"a": 1}["order"]  # the first cause
         except KeyError as error:
             raise ValueError("no such order") from error
 
     ident = charge.enqueue().job.id
     drain(app)
     trace = app.jobs.get(ident).error["trace"]
-    assert trace[1] == '  {}["order"]  # the first cause'
+    assert trace[1] == '  {"a": 1}["order"]  # the first cause'
     assert trace[2] == "KeyError: 'order'"
     assert trace[3].startswith("The above exception was the direct cause")
     assert trace[-2:] == ['  raise ValueError("no such order") from error', "ValueError: no such order"]
