@@ -148,4 +148,6 @@ def _lend(alias: str) -> contextlib.AbstractContextManager[Connection]:
     return _guest_of(alias).join(check=False)
 
 
-_guest_of = functools.cache(Guest)
+@functools.cache
+def _guest_of(alias: str) -> Guest:
+    return Guest(alias, lambda: application().settings.schema)
