@@ -14,7 +14,7 @@ import pytest
 from duly import Duly
 from duly.kernel.errors import InvalidArgument
 from duly.mail import Mail
-from duly.mail.bounces import Unverified, verify
+from duly.mail.bounces import Unverified, read_message, verify
 from duly.testing import ManualClock, drain
 from mail.hands import ON_ONE, Ear, actions, put
 
@@ -232,3 +232,79 @@ def test_each_tenant_that_wrote_to_the_address_is_told_and_no_other(app: Duly) -
     Mail.of(app).bounces.resend(*signed(app, bounced("bob@example.org")))
     assert sorted(s.tenant for s in Mail.of(app).suppressions.list()) == ["default", "north"]
     assert actions(app, "x") == []
+
+
+# ---------------------------------------------------------------------- reports as others write them
+
+
+def report(status: str = "5.1.1", named: str = "Final-Recipient: rfc822; ada@example.org", *, action: str = "failed", kind: str = "message/delivery-status",
+    said: str = "", original: str = "Content-Type: message/rfc822\n\nMessage-ID: <duly-ab12-5f-7@example.org>\n\nhello",
+) -> bytes:  # fmt: skip
+    return f"""From: MAILER-DAEMON@mx.example.org
+Subject: =?x-weird?B?zzz?=
+Content-Type: multipart/report; report-type=delivery-status; boundary="b"
+
+--b
+Content-Type: text/plain; charset=x-nonsense
+
+Sorry
+--b
+Content-Type: {kind}
+
+Reporting-MTA: dns; mx
+
+{named}
+Action: {action}
+Status: {status}
+{f"Diagnostic-Code: {said}" if said else "X: y"}
+
+--b
+{original}
+--b--
+""".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "gone"),
+    [
+        ("5.0.0", "smtp; 554 Message rejected as spam", False),
+        ("5.0.0", "smtp; 550 Client host blocked using a list", False),
+        ("5.0.0", "smtp; 552 message size exceeds limit", False),
+        ("5.0.0", "smtp; 550 No such user", True),
+        ("5.0.0", "", True),
+        ("5.1.90", "smtp; 550 5.1.90 You have reached the daily limit", False),
+        ("5.1.20", "smtp; 550 5.1.20 several addresses in From", False),
+        ("5.1.10", "", True),
+        ("#5.1.1 (bad mailbox)", "", True),
+    ],
+)  # fmt: skip
+def test_a_status_that_says_nothing_or_blames_the_sender_suppresses_no_one(
+    status: str, said: str, gone: bool
+) -> None:  # C035
+    assert [one.gone for one in read_message(report(status, said=said, action="failed (for good)")).recipients] == [
+        gone
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "original", "address"),
+    [
+        ("message/global-delivery-status", "Final-Recipient: utf-8; ad\\x{E1}@example.org", "message/global", "adá@example.org"),
+        ("message/global-delivery-status", "Final-Recipient: utf-8; adá@example.org", "message/global-headers", "adá@example.org"),
+        ("message/delivery-status", "Original-Recipient: rfc822;\nFinal-Recipient: rfc822; ada@example.org", "message/rfc822", "ada@example.org"),
+        ("message/delivery-status", "Original-Recipient: x400; what\nFinal-Recipient: rfc822; ada@example.org", "text/rfc822-headers", "ada@example.org"),
+    ],
+)  # fmt: skip
+def test_a_report_of_an_address_in_another_script_is_read(kind: str, named: str, original: str, address: str) -> None:
+    found = read_message(
+        report(
+            named=named, kind=kind, original=f"Content-Type: {original}\n\nMessage-ID: <duly-ab12-5f-7@example.org>\n"
+        )
+    )
+    assert (found.job, [(one.address, one.gone) for one in found.recipients]) == (7, [(address, True)])
+
+
+@pytest.mark.parametrize("ident", ["<", "", "<duly-ab12-5f-7", '"', "<@>", "\x80"])
+def test_a_report_with_a_broken_message_id_is_read(ident: str) -> None:
+    found = read_message(report(original=f"Content-Type: message/rfc822\n\nMessage-ID: {ident}\n\nhello"))
+    assert (found.job, [one.address for one in found.recipients]) == (None, ["ada@example.org"])

@@ -16,15 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from email import message_from_bytes, policy
-from email.message import EmailMessage
+from email.message import Message
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name
+from duly.kernel.verdict import Kind as Verdicts
 from duly.mail.address import normalised
+from duly.mail.providers.smtp_replies import Step, enhanced_in, find
 from duly.mail.store import MailStore
+from duly.mail.verdict import Owner
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
 
 #: Seconds that the time of a webhook may differ from the clock: beyond, it is a replay.
 TOLERANCE = 300.0
-#: Enhanced status codes that say of the mailbox that it is gone (RFC 3463). Not: full (5.2.2), a policy (5.7.x), the sender (5.1.7, 5.1.8).
-_GONE = re.compile(r"5\.0\.0|5\.1\.(?!7$|8$)\d+|5\.2\.1|5\.4\.4")
+#: Enhanced status codes that say of the mailbox that it is gone (RFC 3463). Not: full (5.2.2), a policy (5.7.x), the sender (5.1.7, 5.1.8 and
+#: Exchange's 5.1.20), the account (Exchange's 5.1.90: the limit of a day).
+_GONE = re.compile(r"5\.0\.0|5\.1\.(?:[0-69]|1\d)|5\.2\.1|5\.4\.4")
+#: The code that says nothing: servers put it where the other side gave none.
+_ANYTHING = "5.0.0"
 #: How a Message-ID of ours begins: the mark of the database, when the job was made, the job.
 _OURS = re.compile(r"<duly-([0-9a-f]+)-[0-9a-f]+-(\d{1,18})@")
 
@@ -147,12 +153,24 @@ def _bare(address: str) -> str:
         return ""
 
 
+#: Parts of a report, the second and third kind for addresses in other scripts (RFC 6533).
+_STATUS = ("message/delivery-status", "message/global-delivery-status")
+_ORIGINAL = (
+    "message/rfc822",
+    "text/rfc822-headers",
+    "message/rfc822-headers",
+    "message/global",
+    "message/global-headers",
+)
+
+
 def read_message(raw: bytes) -> Report:
     """A delivery status notification, or a report of a complaint, as it lies in a mailbox. Raises InvalidArgument where it is neither."""
-    message = message_from_bytes(raw, _class=EmailMessage, policy=policy.default)
+    # fields are read as they stand: what the policies of today do with broken ones is to fail
+    message = message_from_bytes(raw, policy=policy.compat32)
     parts = {part.get_content_type(): part for part in reversed(list(message.walk()))}
-    status, feedback = parts.get("message/delivery-status"), parts.get("message/feedback-report")
-    original = parts.get("message/rfc822") or parts.get("text/rfc822-headers") or parts.get("message/rfc822-headers")
+    status, feedback = next((parts[t] for t in _STATUS if t in parts), None), parts.get("message/feedback-report")
+    original = next((parts[t] for t in _ORIGINAL if t in parts), None)
     ours = _OURS.search(_text(original)) if original is not None else None
     ident = f"message:{hashlib.sha256(raw).hexdigest()}"
     job, mark = (int(ours[2]), ours[1]) if ours else (None, None)
@@ -169,34 +187,70 @@ def read_message(raw: bytes) -> Report:
 def _recipients(blocks: Sequence[Mapping[str, str]]) -> list[Reported]:
     found = []
     for block in blocks:
-        named = block.get("original-recipient") or block.get("final-recipient")
-        if named is None:
+        named = _address(block.get("original-recipient", "")) or _address(block.get("final-recipient", ""))
+        if not named:
             continue
-        kind, _, address = named.partition(";")
-        status = block.get("status", "").split()[0] if block.get("status", "").split() else ""
-        gone = block.get("action", "").strip().lower() == "failed" and _GONE.fullmatch(status) is not None
-        if kind.strip().lower() in ("rfc822", "utf-8"):
-            found.append(Reported(address.strip(" <>"), gone, status))
+        status, action = _first(block.get("status", "")).lstrip("#"), _first(block.get("action", "")).lower()
+        gone = action == "failed" and _GONE.fullmatch(status) is not None
+        if gone and status == _ANYTHING:
+            gone = _blames_mailbox(block.get("diagnostic-code", ""))
+        found.append(Reported(named, gone, status))
     return found
 
 
-def _blocks(part: EmailMessage) -> list[dict[str, str]]:
+def _address(named: str) -> str:
+    """The address of ``rfc822; ada@example.org``, or of ``utf-8; …`` (RFC 6533); "" for other kinds."""
+    kind, _, address = named.partition(";")
+    if kind.strip().lower() == "utf-8":
+        address = re.sub(r"\\x\{([0-9A-Fa-f]{2,6})\}", lambda m: chr(min(int(m[1], 16), 0x10FFFF)), address)
+    elif kind.strip().lower() != "rfc822":
+        return ""
+    return address.strip(" <>")
+
+
+def _first(text: str) -> str:
+    """The first word: a comment may follow it."""
+    return (text.split() or [""])[0]
+
+
+def _blames_mailbox(diagnostic: str) -> bool:
+    """Does what the other side said, such as ``smtp; 550 No such user``, name no other cause? Spam, a block and a size are others."""
+    said = re.match(r"\s*smtp\s*;\s*(5\d\d)[ -](.*)", diagnostic, re.IGNORECASE | re.DOTALL)
+    if said is None:
+        return True
+    step: Step
+    for step in ("text", "recipient"):
+        row = find(int(said[1]), enhanced_in(said[2]), said[2], step)
+        if row is not None and not (row.kind is Verdicts.PERMANENT and row.owner is Owner.RECIPIENT):
+            return False
+    return True
+
+
+def _blocks(part: Message) -> list[dict[str, str]]:
     """The groups of fields of a report, names in small letters."""
     payload = part.get_payload()
-    if isinstance(payload, list):  # ``email`` has read message/delivery-status itself
-        return [{name.lower(): str(value).strip() for name, value in one.items()} for one in payload if isinstance(one, EmailMessage)]  # fmt: skip
+    if isinstance(
+        payload, list
+    ):  # ``email`` has read it as messages: of a kind that it does not know, the first group only
+        read = [one for one in payload if isinstance(one, Message)]
+        first = [{name.lower(): str(value).strip() for name, value in one.items()} for one in read]
+        return first + [block for one in read if not one.is_multipart() for block in _groups(_text(one))]
+    return _groups(_text(part))
+
+
+def _groups(fields: str) -> list[dict[str, str]]:
     blocks = []
-    for text in re.split(r"\r?\n[ \t]*\r?\n", _text(part)):
+    for text in re.split(r"\r?\n[ \t]*\r?\n", fields):
         lines = re.sub(r"\r?\n[ \t]+", " ", text).splitlines()
         blocks.append({name.strip().lower(): value.strip() for name, colon, value in (one.partition(":") for one in lines) if colon})  # fmt: skip
     return blocks
 
 
-def _text(part: EmailMessage) -> str:
+def _text(part: Message) -> str:
     """What stands in a part; of a message in it its Message-ID."""
     payload = part.get_payload()
     if isinstance(payload, list):
-        return " ".join(str(one.get("message-id") or "") for one in payload if isinstance(one, EmailMessage))
+        return " ".join(str(one.get("message-id", "")) for one in payload if isinstance(one, Message))
     decoded = part.get_payload(decode=True)
     return decoded.decode("utf-8", "replace") if isinstance(decoded, bytes) else str(payload)
 

@@ -47,6 +47,8 @@ SUPPRESSED = "EMAIL_SUPPRESSED"
 ASIDE = 1.0
 #: That of a job that was sent, and that of one that was replayed when everybody had it.
 SENT, ALREADY = "EMAIL_SENT", "EMAIL_ALREADY_SENT"
+#: So many messages in a row, of which the other side takes none for a reason of its own, hold the queue.
+DECLINED = 3
 #: How long deliveries of jobs that are gone are kept at the least, and how often that is looked at, in seconds.
 KEPT, SWEEP = 30 * 86_400.0, 3600.0
 
@@ -215,7 +217,6 @@ class Sending:
             receipt = await self.provider.send(message, key)
         except Undelivered as error:
             return await self._undelivered(error.verdict, list(pending.values()))
-        await self._answered()
         self.context.remote_id = receipt.remote_id
         states, told = dict[str, State | None](), _told(receipt)
         for address, recipient in pending.items():
@@ -224,6 +225,11 @@ class Sending:
             if answer is not None:
                 self.codes[recipient] = answer
         await self.db.arun(self._written, states)
+        answers = [self.codes.get(f) for f in states]
+        if all(s is None for s in states.values()) and all(a is not None and self._is_of_all(a.owner) for a in answers):
+            await self._declined(self.codes[next(iter(states))].said)
+        else:
+            await self._answered()
         return states, None
 
     async def _undelivered(
@@ -231,16 +237,20 @@ class Sending:
     ) -> tuple[dict[str, State | None], float | None]:  # fmt: skip
         """What becomes of everybody when the answer was about the message as a whole."""
         self.codes |= dict.fromkeys(pending, Answer(None, verdict.reason))
-        if verdict.kind in (Kind.PERMANENT, Kind.TRANSIENT, Kind.BUSY):
+        if verdict.owner == Owner.SENDER and not self.is_usual_sender and verdict.kind in (Kind.AUTH, Kind.AWAY):
+            # this message names them, and no other is stopped for it
+            verdict = replace(verdict, kind=Kind.PERMANENT if verdict.kind is Kind.AUTH else Kind.TRANSIENT)
+        declined = verdict.kind is Kind.TRANSIENT and self._is_of_all(verdict.owner)
+        if verdict.kind in (Kind.PERMANENT, Kind.TRANSIENT, Kind.BUSY) and not declined:
             await self._answered()
-        elif verdict.kind is Kind.AUTH and verdict.owner == Owner.SENDER and not self.is_usual_sender:
-            verdict = replace(verdict, kind=Kind.PERMANENT)  # this message names them, and no other is stopped for it
         again: dict[str, State | None] = dict.fromkeys(pending)
         if verdict.kind is Kind.BUSY:  # an earlier run's request, which its side gives up after mail_timeout
             raise Snooze(verdict.reason, after=bounded(verdict.after, self.app.settings.mail_timeout))
         if verdict.kind is Kind.UNKNOWN:
             if self.provider.remembers:
                 # what stands there since before the sending lets the next run ask again, and says from when the key counts
+                if self._is_of_all(verdict.owner):
+                    await self._declined(verdict.reason)
                 accepted = sum(d.state is State.ACCEPTED for f, d in self.known.items() if f in self.addresses)
                 why = self._in_doubt(len(pending), accepted, verdict.reason) if self._last else verdict.reason
                 raise Retry(why, after=self._wait(verdict.after))
@@ -253,6 +263,8 @@ class Sending:
             return states, None
         await self.db.arun(self._written, again)
         if verdict.kind is Kind.TRANSIENT:
+            if declined:
+                await self._declined(verdict.reason)
             return again, self._wait(verdict.after)
         if verdict.kind is Kind.AUTH:
             await self.db.arun(pause, self.app, *self.road, verdict.reason)
@@ -266,8 +278,26 @@ class Sending:
         own = self.app.engine.policy(self.job.task).backoff.delay(max(1, self.job.attempts), random.random())  # noqa: S311
         return bounded(told, own)
 
-    async def _hold(self, verdict: Verdict) -> NoReturn:
-        """Put this job off, and with it everything else that the queue has for the provider. No attempt is used."""
+    def _is_of_all(self, owner: str) -> bool:
+        """Is it about every message, if it is said of several?"""
+        return owner in (Owner.SERVER, Owner.NETWORK) or (owner == Owner.SENDER and self.is_usual_sender)
+
+    async def _declined(self, reason: str) -> None:
+        """The other side took this message for nobody, and the reason lies with it or with us. One message may be the cause of that;
+        several in a row are not: then the queue is held. Raises Snooze.
+        """
+        if self.job.queue == NOW:
+            return
+        several = await self.db.arun(
+            self.db.write, lambda c: self.store.decline(c, *self.road, self.job.id, reason, most=DECLINED)
+        )
+        if several:
+            await self._hold(Verdict(Kind.AWAY, reason, owner=Owner.SERVER), shared=True)
+
+    async def _hold(self, verdict: Verdict, shared: bool = False) -> NoReturn:
+        """Put this job off, and with it everything else that the queue has for the provider. No attempt is used. ``shared``: another
+        message is as good for trying whether it is over.
+        """
         if self.job.queue == NOW:
             raise Retry(verdict.reason)  # someone waits for the answer, and cancels it
 
@@ -292,7 +322,7 @@ class Sending:
             wait=(hold.until - now).total_seconds(), asked=verdict.after, **more,
         )  # fmt: skip
         # the first that was told comes back exactly then; who was under way meanwhile is spread as all others are
-        first = before is None or before.until <= now
+        first = (before is None or before.until <= now) and not shared
         raise Snooze(verdict.reason, until=hold.until if first else back_at(hold, now, random.random()))  # noqa: S311
 
     async def _answered(self) -> None:
@@ -301,7 +331,10 @@ class Sending:
         if hold is None:
             return
         self.hold = None
-        if await self.db.arun(self.db.write, lambda c: self.store.end_hold(c, *self.road, hold)):
+        if (
+            await self.db.arun(self.db.write, lambda c: self.store.end_hold(c, *self.road, hold))
+            and hold.kind is not Kind.TRANSIENT
+        ):
             self.app.events.emit("mail_resumed", "info", queue=self.job.queue, provider=self.provider.name, held=hold.kind.value)  # fmt: skip
 
     def _written(self, states: Mapping[str, State | None]) -> None:

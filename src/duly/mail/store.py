@@ -30,6 +30,8 @@ from duly.storage.rows import insert_into
 MARK_KEY = "mail_mark"
 #: Rows removed in one pass of ``prune``.
 PRUNED = 5_000
+#: The kind of an event: a job's message was taken for nobody, without its fault.
+DECLINED = "declined"
 #: Recipients named in one statement.
 PORTION = 1_000
 
@@ -246,7 +248,23 @@ class MailStore:
         """The other side has answered. A hold that began meanwhile stays. False: so it was, or another message was faster."""
         h = holds.c
         gone = delete(holds).where(h.queue == queue, h.provider == provider, h.until == seen.until)
+        connection.execute(delete(events).where(events.c.kind == DECLINED, events.c.queue == queue))
         return connection.execute(gone).rowcount == 1
+
+    def decline(self, connection: Connection, queue: str, provider: str, job: int, reason: str, *, most: int) -> bool:
+        """Write down that a job's message was taken for nobody, without its fault. True: so it is with ``most`` jobs, and no message of
+        the queue was answered otherwise in between (``end_hold``).
+        """
+        self.note(connection, f"{DECLINED}:{queue}:{provider}:{job}", DECLINED, queue=queue, job=job)
+        e, now = events.c, self.db.present(connection)
+        some = select(e.id).where(e.kind == DECLINED, e.queue == queue).limit(most)
+        if len(connection.execute(some).all()) >= most:
+            return True
+        if (
+            self.hold(connection, queue, provider) is None
+        ):  # tells those who are answered that there is something to forget
+            self.keep_hold(connection, queue, provider, Hold(now, reason, Kind.TRANSIENT, now))
+        return False
 
     # ------------------------------------------------------------------ events
 

@@ -53,7 +53,7 @@ mail_holds = Table(
     metadata,
     Column("queue", Text, nullable=False),
     Column("provider", Text, nullable=False),
-    #: ``away``, ``throttled`` or ``quota`` (``kernel.verdict.Kind``).
+    #: ``away``, ``throttled``, ``quota``, or ``transient``: messages were declined, too few yet to hold anything (``kernel.verdict.Kind``).
     Column("kind", Text, nullable=False),
     Column("reason", Text, nullable=False),
     #: Since when, without a message in between that went through.
@@ -74,7 +74,8 @@ mail_events = Table(
     metadata,
     #: ``unknown:JOB``, or what the other side calls its event, behind its name.
     Column("id", Text, nullable=False),
-    #: ``unknown``: a job ended while no one knows whether its message was taken. ``bounce``, ``complaint``: what a provider reported.
+    #: ``unknown``: a job ended while no one knows whether its message was taken. ``bounce``, ``complaint``: what a provider
+    #: reported. ``declined``: a job's message was taken for nobody, without its fault.
     Column("kind", Text, nullable=False),
     Column("queue", Text),
     Column("job_id", Id),

@@ -44,10 +44,11 @@ def undelivered(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said of one recipient: a number, and a text without addresses."""
+    """What was said of one recipient: a number, a text without addresses, and whose fault it is (``Owner``)."""
 
     code: int | None = None
     said: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

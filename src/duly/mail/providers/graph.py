@@ -157,7 +157,7 @@ def classify_token(answer: Answered, now: datetime) -> Verdict:
     if answer.status == 429:
         return Verdict(Kind.THROTTLED, reason, 1.0 if after is None else after, owner=Owner.ACCOUNT)
     passes = answer.status in (408, 425, 499) or answer.status >= 500 or error == "temporarily_unavailable"
-    if passes or _PASSING.intersection(codes) or (answer.status != 200 and not error):
+    if passes or _PASSING.intersection(codes) or not error:
         return Verdict(Kind.AWAY, reason, after, owner=Owner.SERVER)  # without an error it was not Entra that answered
     return Verdict(Kind.AUTH, reason, owner=Owner.ACCOUNT)
 

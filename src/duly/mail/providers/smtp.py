@@ -19,7 +19,7 @@ from duly.kernel.verdict import Kind, Verdict
 from duly.mail.address import without_addresses
 from duly.mail.message import Message
 from duly.mail.mime import compose, needs_utf8
-from duly.mail.providers.http import is_loopback
+from duly.mail.providers.http import is_loopback, too_large
 from duly.mail.providers.smtp_replies import Step, classify
 from duly.mail.verdict import Answer, Owner, Receipt, Undelivered, undelivered
 from duly.settings import Settings
@@ -135,8 +135,13 @@ class SmtpProvider:
         utf8 = needs_utf8(message)
         encoding = "utf-8" if utf8 else "ascii"
         refused, deferred = dict[str, Answer](), dict[str, Answer]()
+        content = compose(message, utf8=utf8).as_bytes()
+        is_sender_taken = False
         try:
-            await client.mail(message.letter.sender.address, options=await _options(client, utf8), encoding=encoding)
+            options = await _options(client, utf8)
+            _check_size(client, len(content))
+            await client.mail(message.letter.sender.address, options=options, encoding=encoding)
+            is_sender_taken = True
             for position, address in enumerate(message.pending):
                 try:
                     await client.rcpt(address, encoding=encoding)
@@ -147,20 +152,21 @@ class SmtpProvider:
                     # what is about everything stops the message, unless recipients before were answered: that counts
                     if verdict.kind is Kind.AUTH or (verdict.kind in _OF_ALL and position == 0):
                         raise Undelivered(verdict) from None
-                    _sorted(verdict, refused, deferred)[address] = Answer(error.code, verdict.reason)
+                    _sorted(verdict, refused, deferred)[address] = Answer(error.code, verdict.reason, verdict.owner)
         except aiosmtplib.SMTPResponseException as error:
             raise Undelivered(classify(error.code, error.message, "sender")) from None
         except _LOST as error:
             gone = f"the mail server hung up: {type(error).__name__}"
+            if not is_sender_taken:  # nothing of this message was looked at
+                raise undelivered(Kind.AWAY, f"{gone}, before it took the sender", owner=Owner.SERVER) from None
             if not refused:
-                raise undelivered(Kind.TRANSIENT, gone) from None
+                raise undelivered(Kind.TRANSIENT, gone, owner=Owner.SERVER) from None
             # it may have had enough of bad addresses: the next run goes on without them
             waiting = [address for address in message.pending if address not in refused]
             return Receipt(refused=refused, deferred=dict.fromkeys(waiting, Answer(None, gone)) | deferred)
         taken = [address for address in message.pending if address not in refused and address not in deferred]
         if not taken:
             return Receipt(refused=refused, deferred=deferred)
-        content = compose(message, utf8=utf8).as_bytes()
         await message.ahead(taken)
         return await self._data(client, content, taken, refused, deferred)
 
@@ -180,12 +186,16 @@ class SmtpProvider:
                 return Receipt(refused=refused, deferred=deferred, unknown=unclear)
             if verdict.kind is Kind.AUTH or verdict.kind in _OF_ALL:
                 raise Undelivered(verdict) from None
-            _sorted(verdict, refused, deferred).update(dict.fromkeys(taken, Answer(error.code, verdict.reason)))
+            _sorted(verdict, refused, deferred).update(
+                dict.fromkeys(taken, Answer(error.code, verdict.reason, verdict.owner))
+            )
             return Receipt(refused=refused, deferred=deferred)
         except _LOST as error:
             if not began():
                 gone = f"the mail server hung up before it took the message: {type(error).__name__}"
-                return Receipt(refused=refused, deferred=deferred | dict.fromkeys(taken, Answer(None, gone)))
+                return Receipt(
+                    refused=refused, deferred=deferred | dict.fromkeys(taken, Answer(None, gone, Owner.SERVER))
+                )
             said = f"the message was handed over and the mail server did not answer: {type(error).__name__}"
             return Receipt(refused=refused, deferred=deferred, unknown=dict.fromkeys(taken, Answer(None, said)))
         return Receipt(remote_id=_queued_as(said), refused=refused, deferred=deferred)
@@ -239,6 +249,17 @@ async def _options(client: aiosmtplib.SMTP, utf8: bool) -> list[str]:
     if not client.supports_extension("smtputf8"):
         raise undelivered(Kind.PERMANENT, "the mail server takes no addresses in other scripts (SMTPUTF8)")
     return ["SMTPUTF8", *(["BODY=8BITMIME"] if client.supports_extension("8bitmime") else [])]
+
+
+def _check_size(client: aiosmtplib.SMTP, size: int) -> None:
+    """Refuse what is larger than the server says that it takes (RFC 1870): some hang up in the middle of it, and nobody would know.
+    Raises Undelivered.
+    """
+    most = client.esmtp_extensions.get("size", "").strip()
+    if most.isascii() and most.isdigit() and 0 < int(most[:18]) < size:
+        raise undelivered(
+            Kind.PERMANENT, f"attachments: {too_large('the mail server', size, int(most[:18]))}", owner=Owner.MESSAGE
+        )
 
 
 def _queued_as(said: str) -> str | None:
