@@ -246,11 +246,10 @@ class Duly:
     def enqueue_tasks(
         self, task: Task[Any, Any], many: Iterable[Mapping[str, Any]], options: Options
     ) -> Sequence[Enqueued]:
-        encode, limit = task.codec.encode, self.settings.max_payload
         if options.queue is not None:
             self._check_names(task.name, options)
         template = self._new(task.name, task.queue, "{}", task.priority, task.max_attempts, options)
-        return self._put_alike((encode(one, limit) for one in many), template, options)
+        return self._put_alike((self._encoded(task, one) for one in many), template, options)
 
     def _put_alike(self, inputs: Iterable[str], template: NewJob, options: Options) -> Sequence[Enqueued]:
         """Jobs that differ in their (encoded) inputs only."""
@@ -351,10 +350,13 @@ class Duly:
         return encode_plain(dict(input), "input", self.settings.max_payload)
 
     def _of_task(self, task: Task[Any, Any], arguments: Mapping[str, Any], o: Options) -> NewJob:
+        return self._new(task.name, task.queue, self._encoded(task, arguments), task.priority, task.max_attempts, o)
+
+    def _encoded(self, task: Task[Any, Any], arguments: Mapping[str, Any]) -> str:
+        """The input of a job of a task, checked: every door comes by here."""
         if task.check is not None:
             task.check(arguments)
-        text = task.codec.encode(arguments, self.settings.max_payload)
-        return self._new(task.name, task.queue, text, task.priority, task.max_attempts, o)
+        return task.codec.encode(arguments, self.settings.max_payload)
 
     def _new(self, name: str, queue: str, text: str, priority: int, max_attempts: int | None, o: Options) -> NewJob:
         meta, trace = None, traceparent()

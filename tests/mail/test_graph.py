@@ -219,9 +219,33 @@ BIG = {"mail_attachments": 10_000_000, "max_payload": 10_000_000}
 def test_a_message_above_the_size_that_graph_takes_is_refused_before_it_is_sent(make: Make, graph: Graph, size: int) -> None:  # fmt: skip
     # C036: base64 and the text are counted
     app = make(**settings(graph), **BIG)
-    with pytest.raises(InvalidArgument, match="4,194,304"):
-        Mail.of(app).send("ada@example.org", "Hi", "Hello" * 2_000, attachments=file(size))
-    job = run(app, attachments=file(size), text="Hello" * 2_000)
+    large: dict[str, Any] = {
+        "to": "ada@example.org",
+        "subject": "Hi",
+        "text": "Hello" * 2_000,
+        "attachments": file(size),
+    }
+    doors: list[Callable[[], Any]] = [
+        lambda: Mail.of(app).send(**large),
+        lambda: app.enqueue("EMAIL_SEND", large),
+        lambda: app.enqueue_many("EMAIL_SEND", [{**large, "attachments": None}, large]),
+        lambda: app.prepare("EMAIL_SEND", large),
+        lambda: app.enqueue(
+            "EMAIL_SEND", {**large, "template": "receipt", "text": None, "attachments": file(3_200_000)}
+        ),
+        lambda: app.enqueue("EMAIL_SEND", {"to": "ada@example.org", "subject": "Hi", "html": "x" * 4_300_000}),
+    ]
+    for door in doors:
+        with pytest.raises(InvalidArgument, match="4,194,304"):
+            door()
+    assert app.db.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM jobs").scalar()) == 0
+    elsewhere = Duly(
+        app.settings.database_url, clock=app.engine.clock, max_payload=10_000_000
+    )  # a program without Mail(app)
+    ident = elsewhere.enqueue("EMAIL_SEND", large, queue="mail").job.id
+    elsewhere.close()
+    drain(app)
+    job = app.jobs.get(ident)
     assert (job.status, job.attempts, graph.asked) == (Status.FAILED, 1, [])
     assert "Microsoft Graph takes 4,194,304" in message_of(job)
     assert run(app, attachments=file(2_900_000)).status is Status.SUCCEEDED

@@ -25,7 +25,7 @@ from duly.mail import providers
 from duly.mail.bounces import Bounces
 from duly.mail.handler import SENT, SWEEP, Sending, pause
 from duly.mail.host import Host
-from duly.mail.message import check_addressed, read_letter, read_recipients
+from duly.mail.message import Letter, check_addressed, read_letter, read_recipients
 from duly.mail.plan import Standing, State, standing
 from duly.mail.providers.base import ChecksSize, Provider
 from duly.mail.store import MailStore
@@ -36,6 +36,8 @@ from duly.settings import Settings
 
 EMAIL_SEND, EMAIL_SENT, QUEUE = "EMAIL_SEND", SENT, "mail"
 
+#: Without attachments, a message of fewer characters is not measured when its job is made.
+LARGE = 500_000
 #: The waits of a message that is refused for now: with the attempts of the settings for about four days (RFC 5321, 4.5.4.1).
 BACKOFF = Backoff(base=60.0, factor=2.0, max=3 * 3600.0)
 
@@ -98,9 +100,7 @@ class Mail:
             }  # fmt: skip
             return await self._run(context, {n: v for n, v in given.items() if v is not None} | more)
 
-        self._app.task(EMAIL_SEND, queue=QUEUE, audit_action=EMAIL_SENT, check=check_addressed, **self._options)(
-            email_send
-        )
+        self._app.task(EMAIL_SEND, queue=QUEUE, audit_action=EMAIL_SENT, check=self._check, **self._options)(email_send)
 
     async def _run(self, context: Context, given: Mapping[str, Any]) -> dict[str, Any]:
         app, db = self._app, self._app.engine.db
@@ -147,6 +147,11 @@ class Mail:
         names = {"from_": "from"} | {name: name for name in _FIELDS}
         fields = {names[n]: v for n, v in given.items() if n in names and v is not None}
         options = {n: v for n, v in given.items() if n not in names}
+        self._letter(fields)
+        return fields, options
+
+    def _letter(self, fields: Mapping[str, Any]) -> Letter:
+        """The letter that fields make, a template left empty. Raises InvalidArgument."""
         if "template" in fields:
             checked = {n: v for n, v in fields.items() if n not in ("template", "data")} | {"text": "-"}
             checked.setdefault("subject", "-")
@@ -154,13 +159,23 @@ class Mail:
             checked = filled_in(fields, self.templates)
         settings = self._app.settings
         # the one who sends may be known where the worker runs only
-        letter = read_letter(checked, sender=settings.mail_from or "unknown@example.invalid", most=settings.mail_attachments)  # fmt: skip
-        if letter.attachments:
-            with contextlib.suppress(Undelivered):  # it may be configured where the worker runs only
-                provider = self.provider()
-                if isinstance(provider, ChecksSize):
-                    provider.check_size(letter)
-        return fields, options
+        return read_letter(checked, sender=settings.mail_from or "unknown@example.invalid", most=settings.mail_attachments)  # fmt: skip
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        """What every door asks before it makes a job of EMAIL_SEND: is it to somebody, and not too large for the provider? What else is
+        wrong fails when it is run, with the field's name. Raises InvalidArgument.
+        """
+        check_addressed(given)
+        bodies = (given.get("text"), given.get("html"))
+        if not given.get("attachments") and sum(len(body) for body in bodies if isinstance(body, str)) < LARGE:
+            return
+        try:
+            letter, provider = self._letter(given), self.provider()
+        except (InvalidArgument, Undelivered):  # the provider may be configured where the worker runs only
+            return
+        if isinstance(provider, ChecksSize):
+            with contextlib.suppress(Undelivered):
+                provider.check_size(letter)
 
     def resend(self, job: int, reason: str = "", *, tenant: str | None = None, actor: str = "code") -> Job:
         """Send a failed or cancelled job again to everybody who is not known to have the message, and return it.
