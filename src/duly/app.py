@@ -15,7 +15,7 @@ from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 import orjson
 from sqlalchemy import Connection
@@ -73,6 +73,13 @@ class Room(Protocol):
     def queues(self) -> set[str]: ...
 
     def keep(self) -> object: ...
+
+
+@runtime_checkable
+class Declares(Protocol):
+    """A room whose definitions stand in code."""
+
+    def declarations(self) -> dict[str, str]: ...
 
 
 class Duly:
@@ -490,6 +497,7 @@ class Duly:
             worker.house.add("workflows", KEEP_EVERY, self._workflows.keep)
         for room in self._rooms:
             worker.house.add(room.name, room.every, room.keep)
+            worker.declares |= room.declarations() if isinstance(room, Declares) else {}
         worker.house.add("reservations", 60.0, self._prune_reservations, first=5.0)
         worker.house.add("alerts", self.settings.alerts_every, lambda: self.alerts.duty(worker.name), first=3.0)
         return worker

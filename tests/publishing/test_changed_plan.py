@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from duly.jobs.house import Housekeeper
 from duly.kernel.errors import InvalidArgument
 from duly.publishing import PublicationFilter, Publishing, keep
 from duly.publishing import plan as plans
@@ -200,32 +201,46 @@ def test_blackouts_that_stand_beside_a_channel_hold_it(room: Publishing, world: 
 def test_an_old_process_does_not_put_an_old_definition_of_a_channel_back(
     make: Callable[..., Publishing], world: World, clock: ManualClock
 ) -> None:  # E2
-    old, new = make(), make()
-    old.channel("ig", world.connector(), limit=1, rate=(1, 60))
-    new.channel("ig", world.connector(), limit=3, rate=(5, 60))
-    ear = Ear(old)
+    made: list[Any] = []
+
+    def start(limit: int, count: int) -> Publishing:
+        """A process whose worker is there, and begins."""
+        room = make()
+        room.channel("ig", world.connector(), limit=limit, rate=(count, 60))
+        worker = app_of(room).worker()
+        made.append(worker)
+        Housekeeper(worker).presence()
+        room._keeper._limit("ig")
+        return room
 
     def stands() -> tuple[Any, Any]:
-        found = app_of(new).queues.get("ig")
+        found = app_of(bare).queues.get("ig")
         return found.limit, found.rate and found.rate.count
 
-    old._keeper._limit("ig")
-    new._keeper._limit("ig")
-    old._keeper._limit("ig")  # an old worker begins last
-    assert (stands(), len(ear.named("publish_definition_old"))) == ((3, 5), 1)
-    clock.advance(timedelta(hours=3))
-    new.keep()
-    old._keeper._limit("ig")
-    assert stands() == (3, 5), "somebody with the new one was there a moment ago"
-    clock.advance(timedelta(hours=1))
-    old._keeper._limit("ig")
-    assert stands() == (1, 1), "nobody has had the new one for an hour: it was rolled back"
     bare = make()
     bare.channel("other", world.connector())
+    start(1, 1)
+    new = start(3, 5)
+    assert stands() == (3, 5), "newer code counts at once, though old workers live"
+    again = start(1, 1)  # an old worker begins last
+    ear = Ear(again)
+    again._keeper._limit("ig")
+    again.keep()
+    assert (stands(), len(ear.named("publish_definition_old"))) == ((3, 5), 1)
+    clock.advance(100)
+    Housekeeper(made[1]).presence()
+    clock.advance(100)
+    again.keep()
+    assert stands() == (3, 5), "a worker with the newer code lives"
+    Housekeeper(made[1]).say_goodbye()
+    again.keep()
+    assert stands() == (1, 1), "nobody has the newer code any more: it was rolled back"
     assert bare.undeclared == ["ig"]
-    clock.advance(timedelta(hours=1))
+    Housekeeper(made[1]).presence()
     new.keep()
     assert stands() == (3, 5), "and rolled forward again"
+    again.keep()
+    assert stands() == (3, 5)
     app_of(new).queues.set("ig", limit=7)
     new._keeper._limit("ig")
     assert stands() == (7, 5), "what a person has set stays"

@@ -6,12 +6,9 @@ A channel's limit, rate, pause and blackouts are those of its queue; what stands
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -40,8 +37,8 @@ FIELDS = (
     "blackouts",
     "options",
 )
-#: For so long a definition counts without a process that has it; how many that were replaced are remembered.
-FORGOTTEN, MOST_PAST = timedelta(minutes=30), 20
+#: How many definitions of a channel are remembered.
+MOST_PAST = 20
 V = TypeVar("V")
 _FILE = re.compile(r"\$\{file:([^}]+)\}")
 _WINDOW = ("days", "start", "end", "tz", "dates", "name")
@@ -88,11 +85,10 @@ class Channel:
     blackouts: tuple[Window, ...] = ()
 
     @property
-    def digest(self) -> str:
-        """What its definition is known by: what stands in the database of it, its connector left out."""
+    def definition(self) -> list[Any]:
+        """What stands in the database of it, as plain values: its connector is left out."""
         rate = None if self.rate is None else [self.rate.count, self.rate.seconds]
-        said = [self.limit, rate, [one.to_json() for one in self.blackouts]]
-        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        return [self.limit, rate, [one.to_json() for one in self.blackouts]]
 
     def __post_init__(self) -> None:
         check_name(self.name, "channel")
@@ -109,24 +105,11 @@ class Channel:
             raise InvalidArgument("unknown", f"is {self.unknown!r}.", "Use 'hold' or 'retry'.")
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """What processes have declared of a channel: the definition that counts, when one that has it was there last, and those before it."""
-
-    digest: str
-    seen_at: datetime
-    past: tuple[str, ...] = ()
-
-    def next(self, digest: str, now: datetime) -> Declaration | None:
-        """The declaration once a process with this definition begins; None where that is an old process, whose definition was replaced.
-
-        A definition that was replaced comes back when nobody with the present one was there for ``FORGOTTEN``: that is a rollback.
-        """
-        if digest == self.digest:
-            return Declaration(digest, now, self.past)
-        if digest in self.past and now - self.seen_at < FORGOTTEN:
-            return None
-        return Declaration(digest, now, (*(one for one in self.past if one != digest), self.digest)[-MOST_PAST:])
+def declared_by(order: tuple[str, ...], mark: str) -> tuple[str, ...]:
+    """Marks of the definitions of a channel in the order in which code declared them first, and behind them the one that counts, once this
+    one does."""
+    known = tuple(dict.fromkeys(order))
+    return (*(known if mark in known else (*known, mark))[-MOST_PAST:], mark)
 
 
 def agreed(declared: V | None, stands: V | None, ours: V | None) -> V | None:

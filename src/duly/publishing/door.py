@@ -376,6 +376,10 @@ class Publishing:
         """Tasks of other rooms whose jobs the channels make: somebody has to run them. Raises InvalidDocument."""
         return {task for one in self.channels.values() for task in getattr(one.connector, "tasks", ())}
 
+    def declarations(self) -> dict[str, str]:
+        """What this process declares of channels, for a worker's row: name → a mark of the definition."""
+        return self._keeper.declarations()
+
     def keep(self) -> int:
         """Complete failed and cancelled jobs whose publication is there, and tell of those of which nobody knows. Returns how many it completed.
 
@@ -385,7 +389,7 @@ class Publishing:
         self._keeper.retime()
         self._keeper.tokens()
         self._keeper.revive()
-        self._keeper.affirm()
+        self._keeper.catch_up()
         return self._keeper.keep()
 
     # ------------------------------------------------------------------ the database

@@ -10,13 +10,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from duly.audit.store import record
+from duly.jobs.declarations import is_behind, living, mark
 from duly.kernel.errors import DulyError, WrongState, brief
 from duly.kernel.events import Event
 from duly.kernel.localtime import resolve, tz_version
 from duly.kernel.verdict import Refusal
 from duly.publishing.admin import PublicationAdmin
 from duly.publishing.attempt import TOLD, Running
-from duly.publishing.channel import Channel, Declaration
+from duly.publishing.channel import Channel, declared_by
 from duly.publishing.channels import Channels
 from duly.publishing.connectors.base import Ends
 from duly.publishing.enqueue import LOCAL, ZONE, ZONE_DATA
@@ -29,7 +30,6 @@ RETIMED = "PUBLISH_RETIMED"
 #: Seconds between two looks at the zone data of posts; posts that are looked at at a time.
 LOOK_EVERY, PORTION = 3600.0, 1000
 #: Seconds between two questions for the end of a channel's access; between two tries of a paused channel, at first and at the most.
-AFFIRM_EVERY = 300.0
 ASK_EVERY, REVIVE_EVERY, REVIVE_MOST = 43_200.0, 60.0, 21_600.0
 
 
@@ -48,6 +48,11 @@ def _newer(row: Any) -> tuple[datetime, str] | None:
         return None  # this machine does not know the zone: another may
 
 
+def _declaration(channel: str) -> str:
+    """What a worker's row calls a channel that its code declares."""
+    return f"channel:{channel}"
+
+
 class Keeper:
     """The room's duty, and what it does about events."""
 
@@ -59,7 +64,6 @@ class Keeper:
         self._looked: float | None = None
         #: When channels were asked for the end of their access last (monotonic); how often a channel was revived, and when it may be tried again.
         self._asked: float | None = None
-        self._affirmed: float | None = None
         self._tried: dict[str, tuple[int, float]] = {}
 
     def keep(self) -> int:
@@ -207,27 +211,30 @@ class Keeper:
         except Exception as error:
             self._app.events.emit("publish_limit_failed", "warning", queue=name, error=brief(error))
 
-    def _declares(self, connection: Connection, channel: Channel) -> bool:
-        """Does what this process declares of a channel count? Not where other processes have replaced it (E2)."""
-        store, now = self._reader.store, self._app.engine.db.present(connection)
-        there = store.declaration(connection, channel.name)
-        said = Declaration(channel.digest, now) if there is None else there.next(channel.digest, now)
-        if said is not None:
-            store.declare(connection, channel.name, said)
-        return said is not None
+    def declarations(self) -> dict[str, str]:
+        """What this process declares, for a worker's row: name → a mark of the definition."""
+        try:
+            return {_declaration(name): mark(channel.definition) for name, channel in self._channels.all().items()}
+        except DulyError:
+            return {}  # the file cannot be read: it declares nothing, and its queues say so
 
-    def affirm(self) -> None:
-        """Say every few minutes which definitions of channels this process has, where they are those that count; and put its own in place of one
-        that no process has had for a while."""
-        clock, engine, store = self._app.engine.clock.monotonic(), self._app.engine, self._reader.store
-        if self._affirmed is not None and clock - self._affirmed < AFFIRM_EVERY:
-            return
-        self._affirmed = clock
-        there, now = engine.db.read(lambda c: (store.declarations(c), engine.db.present(c)))
+    def _declares(self, connection: Connection, channel: Channel) -> bool:
+        """Does what this process declares of a channel count? Not where newer code has replaced it (E2)."""
+        store, own = self._reader.store, mark(channel.definition)
+        order, lives = store.declaration(connection, channel.name), living(self._app.engine.db, connection)
+        if is_behind(own, order, lives.get(_declaration(channel.name), ())):
+            return False
+        if not order or order[-1] != own:
+            store.declare(connection, channel.name, declared_by(order, own))
+        return True
+
+    def catch_up(self) -> None:
+        """Look again at channels of which another definition counts: where no worker with newer code lives any more, this one does."""
+        engine, store = self._app.engine, self._reader.store
+        there, lives = engine.db.read(lambda c: (store.declarations(c), living(engine.db, c)))
         for name, channel in self._channels.all().items():
-            if name in there and there[name].digest == channel.digest:
-                engine.db.write(lambda c, one=channel: self._declares(c, one))  # type: ignore[misc]
-            elif name in there and there[name].next(channel.digest, now) is not None:
+            own, order = mark(channel.definition), there.get(name, ())
+            if order and order[-1] != own and not is_behind(own, order, lives.get(_declaration(name), ())):
                 self._limit(name)
 
     def _blackouts(self, channel: Channel) -> None:

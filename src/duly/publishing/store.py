@@ -15,7 +15,6 @@ from duly.jobs.look import Found, Stream, below_of, walk
 from duly.jobs.tables import job_keys, jobs, jobs_done, queues, system_state
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
-from duly.publishing.channel import Declaration
 from duly.publishing.state import LIFECYCLE, State
 from duly.publishing.tables import POSTS, publication_channels, publications
 from duly.publishing.view import COMMENT, PUBLISH, TASKS, PublicationFilter, Trace
@@ -346,22 +345,22 @@ class PublicationStore:
         made = self._insert_into(s).values(key=key, **values)
         connection.execute(made.on_conflict_do_update(index_elements=[s.c.key], set_=values))
 
-    def declarations(self, connection: Connection) -> dict[str, Declaration]:
-        """What processes have declared, by channel."""
+    def declarations(self, connection: Connection) -> dict[str, tuple[str, ...]]:
+        """By channel, the marks of its definitions as code declared them (``channel.declared_by``)."""
         s = system_state.c
         rows = connection.execute(select(s.key, s.value).where(s.key >= DECLARED, s.key < DECLARED + "\U0010ffff"))
-        return {key.removeprefix(DECLARED): _declaration(value) for key, value in rows}
+        return {key.removeprefix(DECLARED): _order(value) for key, value in rows}
 
-    def declaration(self, connection: Connection, channel: str) -> Declaration | None:
-        """What processes have declared of a channel."""
+    def declaration(self, connection: Connection, channel: str) -> tuple[str, ...]:
+        """The same of one channel, whose row stays locked; empty where nobody has declared it."""
         query = select(system_state.c.value).where(system_state.c.key == f"{DECLARED}{channel}")
         value = connection.execute(query.with_for_update()).scalar()
-        return None if value is None else _declaration(value)
+        return () if value is None else _order(value)
 
-    def declare(self, connection: Connection, channel: str, said: Declaration) -> None:
-        """Remember what a process declares of a channel."""
-        s, value = system_state, {"digest": said.digest, "seen_at": said.seen_at.isoformat(), "past": list(said.past)}
-        values = {"value": json.dumps(value), "updated_at": self.db.present(connection)}
+    def declare(self, connection: Connection, channel: str, order: tuple[str, ...]) -> None:
+        """Remember what code declares of a channel."""
+        s = system_state
+        values = {"value": json.dumps({"order": order}), "updated_at": self.db.present(connection)}
         made = self._insert_into(s).values(key=f"{DECLARED}{channel}", **values)
         connection.execute(made.on_conflict_do_update(index_elements=[s.c.key], set_=values))
 
@@ -452,9 +451,8 @@ class PublicationStore:
         return before
 
 
-def _declaration(value: str) -> Declaration:
-    said = json.loads(value)
-    return Declaration(said["digest"], datetime.fromisoformat(said["seen_at"]), tuple(said["past"]))
+def _order(value: str) -> tuple[str, ...]:
+    return tuple(json.loads(value).get("order", ()))
 
 
 def _conditions(table: Any, f: PublicationFilter) -> list[Any]:

@@ -30,7 +30,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import DataError, IntegrityError
 
 from duly.audit.store import record
-from duly.jobs.tables import jobs, workers
+from duly.jobs.declarations import is_behind, living
+from duly.jobs.declarations import mark as marked
+from duly.jobs.tables import jobs
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, NotFound, brief
 from duly.kernel.localtime import tz_version
@@ -79,9 +81,6 @@ _COUNT_ALIVE = text("""
                     JOIN jobs j ON j.id = n.job_id)
       FROM schedules s WHERE s.id IN :idents""").bindparams(bindparam("idents", expanding=True))
 _COLUMNS = (*(c for c in schedules.c if c.name not in _JSON), *(cast(schedules.c[n], Text).label(n) for n in _JSON))
-
-#: Workers that were seen so many seconds ago, or later, are alive.
-LIVES = 120.0
 
 
 class ScheduleStore:
@@ -369,14 +368,9 @@ class ScheduleStore:
     def behind(self, connection: Connection, specs: Iterable[Spec]) -> set[tuple[str, str]]:
         """(tenant, name) of those definitions that newer code has replaced, while a worker with that newer code lives.
 
-        Which of two definitions is newer? The one that code declared first later, as the versions say. Once no living worker declares the newer
-        one, the older one counts again: the code was rolled back.
+        The versions say in which order code declared them; the rule is that of ``jobs.declarations``.
         """
-        lives: dict[str, set[str]] = defaultdict(set)
-        since = self.db.present(connection) - timedelta(seconds=LIVES)
-        for said in connection.execute(select(workers.c.declares).where(workers.c.seen_at >= since)).scalars():
-            for name, declared in (said or {}).items():
-                lives[name].add(declared)
+        lives = living(self.db, connection)
         out = set[tuple[str, str]]()
         v = schedule_versions.c
         for spec in specs:
@@ -386,22 +380,15 @@ class ScheduleStore:
                 .join(schedules, schedules.c.id == v.schedule_id)
                 .where(*mine, v.made_by == "code")
             )
-            first: dict[str, int] = {}
-            last = ""
-            for version, said in connection.execute(by_code.order_by(v.version)):
-                last = _mark_of(said)
-                first.setdefault(last, version)
-            own = mark(spec)
-            if own in first and first[own] < first[last] and last in lives[declaration(spec)]:
+            order = [marked(said) for _, said in connection.execute(by_code.order_by(v.version))]
+            if is_behind(mark(spec), order, lives.get(declaration(spec), ())):
                 out.add((spec.tenant, spec.name))
         return out
 
     def undeclared(self, connection: Connection) -> list[tuple[str, str]]:
         """(tenant, name) of schedules that code declared once and no living worker's code declares now; none where no worker says what it declares."""
-        since = self.db.present(connection) - timedelta(seconds=LIVES)
-        said = list(connection.execute(select(workers.c.declares).where(workers.c.seen_at >= since)).scalars())
-        names = {name for one in said for name in one or {}}
-        if not any(said):
+        names = living(self.db, connection)
+        if not names:
             return []
         c = schedules.c
         once = (
@@ -646,11 +633,7 @@ def declaration(spec: Spec) -> str:
 
 def mark(spec: Spec) -> str:
     """A mark of a definition, which its version has, too."""
-    return _mark_of({**spec.to_json(), "input": orjson.loads(spec.input)})
-
-
-def _mark_of(said: Any) -> str:
-    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
+    return marked({**spec.to_json(), "input": orjson.loads(spec.input)})
 
 
 def _digest(spec: Spec) -> str:
