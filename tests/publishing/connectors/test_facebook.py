@@ -261,3 +261,14 @@ def test_what_a_page_does_not_take_is_refused_before_anybody_is_asked(page: Face
     notebook = MemoryNotebook()
     assert refused(page.publish(wrong, notebook)).kind is Kind.PERMANENT
     assert (meta.asked, notebook.aheads) == ([], 0)
+
+
+@pytest.mark.parametrize("body", [b"<html><title>Just a moment...</title></html>", b"", {}, {"data": None}])
+def test_a_page_in_metas_place_does_not_say_that_the_post_is_not_there(
+    page: FacebookConnector, meta: Meta, clock: ManualClock, body: Any
+) -> None:  # F: else it would be published again
+    notebook = ahead(clock)
+    clock.advance(3600)
+    meta.script("GET .*/posts", (200, {}, body))
+    assert refused(page.reconcile(TEXT, notebook)).kind is Kind.TRANSIENT
+    assert run(page.reconcile(TEXT, notebook)) is None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,6 +121,28 @@ def test_a_folder_is_beside_the_database_unless_it_is_named(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_written_to_stops_the_channel(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert refused(FolderConnector(folder=tmp_path / "file" / "x").check()).kind is Kind.AUTH
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "owner"),
+    [
+        (errno.ENOSPC, Kind.AWAY, "machine"), (errno.EDQUOT, Kind.AWAY, "machine"), (errno.EROFS, Kind.AUTH, "channel"), (errno.EACCES, Kind.AUTH, "channel"),
+        (errno.EIO, Kind.AWAY, "network"), (errno.ENAMETOOLONG, Kind.PERMANENT, "post"), (errno.EXDEV, Kind.TRANSIENT, "machine"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["tempfile.mkdtemp", "pathlib.Path.rename"])
+def test_an_error_of_the_disk_has_an_owner_and_leaves_nothing(
+    folder: FolderConnector, monkeypatch: pytest.MonkeyPatch, number: int, kind: Kind, owner: str, place: str
+) -> None:  # F
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, fails)
+        verdict = refused(folder.publish(Post("site", "Hello"), MemoryNotebook()))
+    assert (verdict.kind, verdict.owner, os.strerror(number) in verdict.reason) == (kind, owner, True)
+    assert list(folder.folder.iterdir()) == []
+    assert run(folder.publish(Post("site", "Hello"), MemoryNotebook())).remote_id
 
 
 @given(st.text(max_size=80), st.text(max_size=40), st.text(max_size=40))

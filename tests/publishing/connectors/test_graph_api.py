@@ -48,16 +48,16 @@ def test_an_error_means_what_its_code_and_subcode_say_whatever_the_status(
     ("status", "writing", "sending"),
     [
         (200, T, U),
-        (400, T, U),
+        (400, W, U),
         (403, W, W),
         (401, A, A),
-        (404, T, U),
-        (408, T, U),
+        (404, W, U),
+        (408, W, U),
         (413, P, P),
         (429, H, H),
-        (500, T, U),
-        (502, T, U),
-        (503, T, U),
+        (500, W, U),
+        (502, W, U),
+        (503, W, U),
     ],
 )
 def test_an_answer_without_a_code_means_what_its_status_says(status: int, writing: Kind, sending: Kind) -> None:
@@ -69,6 +69,12 @@ def test_an_answer_without_a_code_means_what_its_status_says(status: int, writin
 def test_an_answer_is_a_success_only_without_an_error() -> None:
     assert classify(200, {"id": "1"}, {}, NOW).kind is Kind.SENT
     assert classify(200, said(190), {}, NOW).kind is A
+
+
+@pytest.mark.parametrize("body", [None, [], "Just a moment...", 7])
+def test_a_page_in_metas_place_is_no_answer_whatever_its_status(body: Any) -> None:  # F, C046
+    kinds = [classify(200, body, {}, NOW, doing).kind for doing in ("read", "write", "send", "comment")]
+    assert kinds == [T, W, U, U]
 
 
 def test_what_was_made_a_moment_ago_may_not_be_there_yet() -> None:
@@ -160,7 +166,7 @@ headers = st.dictionaries(
 )  # fmt: skip
 def test_no_answer_is_too_strange_to_be_classified(status: int, body: Any, given_headers: Any, doing: Doing) -> None:
     verdict = classify(status, body, given_headers, NOW, doing)
-    assert (verdict.kind is Kind.SENT) == (200 <= status < 300 and fault(body) is None)
+    assert (verdict.kind is Kind.SENT) == (200 <= status < 300 and isinstance(body, dict) and fault(body) is None)
     assert verdict.after is None or 0 <= verdict.after <= LONGEST
     assert verdict.kind is not Kind.THROTTLED or verdict.after
     assert verdict.kind is not Kind.UNKNOWN or doing in ("send", "comment")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duly import Duly
-from duly.kernel.errors import DatabaseUnavailable, InvalidArgument
+from duly.kernel.errors import DatabaseError, DatabaseUnavailable, InvalidArgument, UnknownName
 from duly.kernel.verdict import Kind
 from duly.mail import Mail
 from duly.publishing.connectors.newsletter import NewsletterConnector
@@ -56,8 +56,12 @@ def test_what_cannot_be_made_says_whether_it_may_go_better_later() -> None:
 
         return NewsletterConnector(to="news@example.org", enqueue=enqueue)
 
-    assert refused(fails(DatabaseUnavailable("gone")).publish(POST, MemoryNotebook())).kind is Kind.TRANSIENT
-    assert refused(fails(InvalidArgument("to", "no")).publish(POST, MemoryNotebook())).kind is Kind.PERMANENT
+    for error, kind, owner in (  # F
+        (DatabaseUnavailable("gone"), Kind.AWAY, "network"), (DatabaseError("odd"), Kind.TRANSIENT, "database"), (InvalidArgument("to", "no"), Kind.PERMANENT, "post"),
+        (InvalidArgument("queue", "no"), Kind.AUTH, "channel"), (UnknownName("task", "EMAIL_SEND", "no such task"), Kind.AUTH, "channel"),
+    ):  # fmt: skip
+        verdict = refused(fails(error).publish(POST, MemoryNotebook()))
+        assert (verdict.kind, verdict.owner) == (kind, owner), error
     assert refused(fails(ValueError()).publish(Post("news"), MemoryNotebook())).kind is Kind.PERMANENT
 
 

@@ -89,6 +89,40 @@ def test_an_answer_means_what_its_status_says(hook: Hook, status: int, kind: Kin
         assert refused(what).kind is kind
 
 
+HTML = {"Content-Type": "text/html; charset=utf-8"}
+BARRIERS = [
+    ({"cf-mitigated": "challenge"}, b""), (HTML, b"\n<!DOCTYPE html><html><head><title>Just a moment...</title>"),
+    (HTML, b'\xef\xbb\xbf<html><form method=post><input type="password" name=pwd></form></html>'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [200, 202, 400, 403, 404, 406, 418, 422])
+@pytest.mark.parametrize(("headers", "body"), BARRIERS)
+def test_a_page_that_keeps_visitors_out_took_nothing_and_holds_the_channel(
+    hook: Hook, status: int, headers: dict[str, str], body: bytes
+) -> None:  # F, C046
+    hook.script("POST", (status, headers, body))
+    verdict = refused(to(hook).publish(POST, MemoryNotebook()))
+    assert (verdict.kind, verdict.owner) == (Kind.AWAY, "site")
+
+
+def test_a_page_from_an_endpoint_that_speaks_json_is_no_success(hook: Hook) -> None:  # F
+    page = (200, HTML, b"<html><body>Welcome</body></html>")
+    for idempotent, kind in ((False, Kind.UNKNOWN), (True, Kind.TRANSIENT)):
+        one = to(hook, idempotent=idempotent)
+        hook.script("POST", page)
+        assert run(one.publish(POST, MemoryNotebook("a"))) == Published(), "perhaps it always answers so"
+        run(one.publish(POST, MemoryNotebook("b")))
+        hook.script("POST", page)
+        assert refused(one.publish(POST, MemoryNotebook("c"))).kind is kind
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, Kind.AWAY), (403, Kind.AWAY), (422, Kind.AWAY), (401, Kind.AUTH), (413, Kind.PERMANENT), (500, Kind.UNKNOWN)])  # fmt: skip
+def test_a_page_that_refuses_is_not_the_posts_fault(hook: Hook, status: int, kind: Kind) -> None:  # F
+    hook.script("POST", (status, HTML, b"<html>Bad Request</html>"))
+    assert refused(to(hook).publish(POST, MemoryNotebook())).kind is kind
+
+
 def test_an_answer_that_never_came_is_unknown(hook: Hook) -> None:
     hook.script("POST", GONE)
     assert refused(to(hook).publish(POST, MemoryNotebook())).kind is Kind.UNKNOWN

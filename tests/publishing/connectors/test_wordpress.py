@@ -251,3 +251,37 @@ def test_a_challenge_is_read_as_what_stands_before_the_site() -> None:  # C046
         verdict = classify(status, page[0], {"cf-mitigated": "challenge"}, NOW, "send", page[1])
         assert (verdict.kind, verdict.owner) == (Kind.AWAY, "firewall")
         assert "Just a moment..." in verdict.reason
+
+
+def test_what_a_site_prints_behind_its_json_makes_no_second_post(wordpress: WordPress, post: Post) -> None:  # C045
+    real = wordpress.real
+
+    def printing(asked: Any) -> Any:
+        status, headers, body = real(asked)
+        return status, headers, b"\n" + json.dumps(body).encode() + NOTICE
+
+    wordpress.real = printing  # type: ignore[method-assign]
+    assert run(blog(wordpress).publish(post, MemoryNotebook())).remote_id
+    assert (len(wordpress.posts), wordpress.publications) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b'{"id": 5, "status": "pub', b"<html><form>Log in</form></html>", b'<script>{"id": 5}</script>', b"null"],
+)
+def test_an_answer_of_200_that_is_no_json_holds_the_channel_or_is_looked_for(content: bytes) -> None:  # F, C046
+    found, printed = spoken(content)
+    kinds = [classify(200, found, {}, NOW, doing, printed).kind for doing in ("read", "write", "send")]
+    assert kinds == [Kind.AWAY, Kind.AWAY, Kind.UNKNOWN]
+
+
+def test_a_site_in_maintenance_that_says_so_in_json_holds_the_channel() -> None:  # F
+    body = {"code": "wp_die", "message": "Briefly unavailable for scheduled maintenance.", "data": {"status": 503}}
+    kinds = [classify(503, body, {}, NOW, doing).kind for doing in ("read", "write", "send")]
+    assert kinds == [Kind.AWAY, Kind.AWAY, Kind.UNKNOWN]
+
+
+def test_a_list_that_is_none_is_not_taken_for_an_empty_one(wordpress: WordPress, post: Post) -> None:
+    wordpress.script("GET .*/posts", (200, {}, {"message": "from a cache"}))
+    assert refused(blog(wordpress).publish(post, MemoryNotebook())).kind is Kind.TRANSIENT
+    assert len(wordpress.posts) == 0

@@ -7,19 +7,20 @@ renamed: it is there as a whole or not at all. Its name comes from the job's key
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.verdict import Kind, refusal
+from duly.kernel.verdict import NETWORK, Kind, Refusal, Verdict, refusal
 from duly.publishing.connectors import shared
 from duly.publishing.connectors.base import Notebook
 from duly.publishing.post import Limits, Post, Published, Rules
@@ -113,7 +114,7 @@ class FolderConnector:
             if made is not None:
                 shutil.rmtree(made, True)
             if isinstance(error, OSError):
-                raise refusal(Kind.TRANSIENT, f"the folder cannot be written to: {error.strerror}") from None
+                raise Refusal(classify(error)) from None
             raise
         return made
 
@@ -123,9 +124,37 @@ class FolderConnector:
             made.rename(self.folder / name)
         except OSError as error:
             if not (self.folder / name / "index.md").exists():
-                raise refusal(Kind.TRANSIENT, f"the folder cannot be written to: {error.strerror}") from None
+                raise Refusal(classify(error)) from None
         else:
             _sync(self.folder)
+
+
+class Row(NamedTuple):
+    """One row of what errors of a disk mean: which errors, whose fault they are, and what follows."""
+
+    errors: Collection[int]
+    owner: str
+    kind: Kind
+
+
+#: The first row that fits counts. A channel that is paused goes on by itself once its check can write to the folder.
+TABLE = (
+    Row((errno.ENAMETOOLONG, errno.EFBIG, errno.EILSEQ), "post", Kind.PERMANENT),
+    Row((errno.EACCES, errno.EPERM, errno.EROFS), "channel", Kind.AUTH),
+    Row((errno.ENOENT, errno.ENOTDIR, errno.ELOOP), "channel", Kind.AWAY),
+    Row((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM), "machine", Kind.AWAY),
+    Row((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH), NETWORK, Kind.AWAY),
+)  # fmt: skip
+#: What fits no row.
+UNLISTED = Row((), "machine", Kind.TRANSIENT)
+
+
+def classify(error: OSError) -> Verdict:
+    """What an error of the folder's disk means. Nothing was published."""
+    row = next((one for one in TABLE if error.errno in one.errors), UNLISTED)
+    return Verdict(
+        row.kind, f"the folder cannot be written to: {error.strerror or type(error).__name__}", owner=row.owner
+    )
 
 
 def markdown(post: Post, names: list[str], date: str, key: str) -> str:

@@ -136,10 +136,11 @@ def _number(value: object) -> int:
 def classify(status: int, body: object, headers: Mapping[str, str], now: datetime, doing: Doing = "write") -> Verdict:
     """What an answer means. ``now``: aware. Never raises, whatever the answer holds."""
     said = fault(body)
-    if said is None and 200 <= status < 300:
+    own = isinstance(body, Mapping)
+    if said is None and own and 200 <= status < 300:
         return Verdict(Kind.SENT)
     verdict = _of_fault(said, now, doing) if said is not None and (said.code or said.transient) else None
-    verdict = verdict or _of_status(status, doing, said is not None)
+    verdict = verdict or _of_status(status, doing, own)
     name = f"{said.code}/{said.subcode}" if said and said.subcode else str(said.code) if said and said.code else ""
     owner = verdict.owner or _OWNERS.get(verdict.kind, "")
     verdict = replace(
@@ -186,15 +187,21 @@ def _of_status(status: int, doing: Doing, own: bool) -> Verdict:
         return Verdict(Kind.THROTTLED, "too many calls", _THROTTLED)
     if status == 401:
         return Verdict(Kind.AUTH, "the token is not accepted")
-    if status < 300 or status in (408, 425) or status >= 500:
-        unsure = doing in ("send", "comment")
-        return Verdict(Kind.UNKNOWN if unsure else Kind.TRANSIENT, "no answer of its own" if status < 300 else "")
     if status == 413:
         return Verdict(Kind.PERMANENT, "it is too large")
-    if status in (403, 406) and not own:
-        return Verdict(Kind.AWAY, "something before Meta answers in its place", owner="site")
-    # an error that no list has: the cautious side
     unsure = doing in ("send", "comment")
+    if not own:  # a page, or nothing: what is there is not known by it, and what was sent may have come through
+        kind = (
+            Kind.AWAY
+            if doing == "write" or status in (403, 406)
+            else Kind.TRANSIENT
+            if doing == "read"
+            else Kind.UNKNOWN
+        )
+        return Verdict(kind, "something before Meta answers in its place", owner="site")
+    if status in (408, 425) or status >= 500:
+        return Verdict(Kind.UNKNOWN if unsure else Kind.TRANSIENT)
+    # an error that no list has: the cautious side
     return Verdict(Kind.UNKNOWN if unsure else Kind.TRANSIENT, "an error that is not known")
 
 
@@ -305,7 +312,9 @@ class GraphApi:
         while True:
             answer = await self.get(path, **{**query, **further})
             data, paging = answer.get("data"), answer.get("paging")
-            for one in data if isinstance(data, list) else []:
+            if not isinstance(data, list):  # an empty list is an answer, no list is none
+                raise MetaRefusal(Verdict(Kind.TRANSIENT, "Meta answered without the list that was asked for"))
+            for one in data:
                 if isinstance(one, dict):
                     yield one
             if not isinstance(paging, dict) or not paging.get("next"):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from duly.kernel.errors import DatabaseError, InvalidArgument, KeyConflict
-from duly.kernel.verdict import Kind, Refusal, refusal
+from duly.kernel.errors import DatabaseError, DatabaseUnavailable, InvalidArgument, KeyConflict, UnknownName
+from duly.kernel.verdict import NETWORK, Kind, Refusal, Verdict, refusal
 from duly.publishing.connectors import shared
 from duly.publishing.connectors.base import Notebook
 from duly.publishing.post import Limits, Post, Published, Rules
@@ -63,12 +63,8 @@ class NewsletterConnector:
             try:
                 made = self._enqueue(EMAIL_SEND, {"to": address, **letter}, key=own, **options)
                 made = await made if inspect.isawaitable(made) else made
-            except InvalidArgument as error:
-                raise refusal(Kind.PERMANENT, f"{error.field}: {error.problem}") from None
-            except KeyConflict as error:
-                raise refusal(Kind.PERMANENT, str(error)) from None
-            except DatabaseError as error:
-                raise refusal(Kind.TRANSIENT, f"the jobs could not be made: {type(error).__name__}") from None
+            except (UnknownName, InvalidArgument, KeyConflict, DatabaseError) as error:
+                raise Refusal(classify(error)) from None
             first = first if first is not None else getattr(getattr(made, "job", None), "id", None)
         return Published(None if first is None else str(first))
 
@@ -111,3 +107,37 @@ class NewsletterConnector:
 
     async def check(self) -> str:
         return f"{len(self._to)} readers are mailed to"
+
+
+class Row(NamedTuple):
+    """One row of what it means that a letter's job could not be made: whose fault it is, and what follows."""
+
+    errors: tuple[type[Exception], ...]
+    owner: str
+    kind: Kind
+
+
+#: The first row that fits counts. Letters that were made before it are found by their keys.
+TABLE = (
+    Row((UnknownName,), "channel", Kind.AUTH),
+    Row((InvalidArgument, KeyConflict), "post", Kind.PERMANENT),
+    Row((DatabaseUnavailable,), NETWORK, Kind.AWAY),
+    Row((DatabaseError,), "database", Kind.TRANSIENT),
+)
+#: Arguments that the channel's options give, and not the post.
+_OF_CHANNEL = frozenset({"queue", "task", "name", "tenant"})
+
+
+def classify(error: Exception) -> Verdict:
+    """What it means that a letter's job could not be made."""
+    row = next(one for one in TABLE if isinstance(error, one.errors))
+    if isinstance(error, InvalidArgument):
+        if error.field in _OF_CHANNEL:
+            row = TABLE[0]
+        return Verdict(row.kind, f"{error.field}: {error.problem}", owner=row.owner)
+    said = (
+        str(error)
+        if isinstance(error, KeyConflict | UnknownName)
+        else f"the jobs could not be made: {type(error).__name__}"
+    )
+    return Verdict(row.kind, said, owner=row.owner)

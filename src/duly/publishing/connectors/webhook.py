@@ -7,9 +7,10 @@ after an answer that did not come is for the endpoint to say, that is the option
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -46,6 +47,8 @@ class WebhookConnector:
         self._token = shared.secret(token, "token") if token else ""
         self._timeout = shared.number(timeout, "timeout", above=0, most=600)
         self._clock: Clock = clock or SystemClock()
+        #: Has it answered in JSON? A page from it is somebody else's then.
+        self._speaks_json = False
 
     def __repr__(self) -> str:
         return "WebhookConnector()"  # the URL may be what authorizes
@@ -64,7 +67,9 @@ class WebhookConnector:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         answer = await request("POST", self._url, timeout=self._timeout, headers=headers, content=body, sends=True)
-        verdict = classify(answer.status, answer.headers, self._clock.now(), self._idempotent)
+        page = looks_like(answer.headers, answer.content)
+        verdict = classify(answer.status, answer.headers, self._clock.now(), self._idempotent, page, self._speaks_json)
+        self._speaks_json = self._speaks_json or (verdict.kind is Kind.SENT and answer.json is not None)
         if verdict.kind is not Kind.SENT:
             raise Refusal(verdict)
         remote, link = answer.body.get("id"), answer.body.get("url")
@@ -128,19 +133,40 @@ TABLE = (
 UNLISTED = Row((), "endpoint", Kind.TRANSIENT, Kind.UNKNOWN)
 
 
+#: What an answer looks like: a page that keeps visitors out (a firewall's, a login's), another page, or neither.
+Page = Literal["barrier", "page", ""]
+_BARRIER = re.compile(rb"<title>\s*just a moment|attention required!|type=[\"']?password", re.IGNORECASE)
+
+
+def looks_like(headers: Mapping[str, str], content: bytes) -> Page:
+    """What an answer looks like, by its headers and the beginning of its body."""
+    if "cf-mitigated" in headers:
+        return "barrier"
+    head = content[:65_536].lstrip(b"\xef\xbb\xbf \t\r\n")
+    said = headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html"
+    if not (head[:9].lower().startswith((b"<!doctype", b"<html")) or (said and head.startswith(b"<"))):
+        return ""
+    return "barrier" if _BARRIER.search(head) else "page"
+
+
 def classify(
-    status: int, headers: Mapping[str, str], now: datetime, idempotent: bool
+    status: int, headers: Mapping[str, str], now: datetime, idempotent: bool, page: Page = "", speaks_json: bool = False
 ) -> Verdict:  # fmt: skip
-    """What an answer means. ``now``: aware."""
+    """What an answer means. ``now``: aware; ``page``: what it looks like; ``speaks_json``: the endpoint has answered in JSON before."""
+    row = next((one for one in TABLE if status in one.statuses), UNLISTED)
     if 200 <= status < 300:
-        return Verdict(Kind.SENT)
+        if page == "barrier":
+            row = Row((), "site", Kind.AWAY, Kind.AWAY, "a login or a firewall before it answers with a page")
+        elif page and speaks_json:
+            row = Row((), "site", Kind.TRANSIENT, Kind.UNKNOWN, "a page, where it has answered in JSON before")
+        else:
+            return Verdict(Kind.SENT)
+    elif status < 500 and (
+        page == "barrier" or (page and row.kind in (Kind.AUTH, Kind.PERMANENT) and status not in (401, 413))
+    ):
+        row = Row((), "site", Kind.AWAY, Kind.AWAY, "a firewall before it answers with a page")
     after = retry_after(headers.get("retry-after"), now)
     after = None if after is None else min(after, LONGEST)
-    page = headers.get("content-type", "").partition(";")[0].strip().lower() == "text/html"
-    if status in (403, 406) and (page or "cf-mitigated" in headers):
-        row = Row((), "site", Kind.AWAY, Kind.AWAY, "a firewall before it answers with a page")
-    else:
-        row = next((one for one in TABLE if status in one.statuses), UNLISTED)
     if row.kind is Kind.THROTTLED and after is None:
         after = 60.0
     said = f"the endpoint answered {status}" + (f": {row.meaning}" if row.meaning else "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import html
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -176,8 +177,9 @@ class WordPressConnector:
         # a name that is taken already gets -2 and so on, but nobody else has a name that comes from a key
         status = "publish,future,draft,pending,private" if kind == "posts" else "inherit"
         answer = await self._ask("GET", kind, {"slug": slug, "status": status, "context": "edit"})
-        data = answer.json if isinstance(answer.json, list) else []
-        return next((one for one in data if isinstance(one, dict)), None)
+        if not isinstance(answer.json, list):  # an empty list is an answer, no list is none
+            raise refusal(Kind.TRANSIENT, "WordPress answered without the list that was asked for")
+        return next((one for one in answer.json if isinstance(one, dict)), None)
 
     def _slug(self, post: Post, key: str) -> str:
         given = post.options.get("slug")
@@ -274,10 +276,12 @@ TABLE = (
     Row(range(300, 400), None, "channel", Kind.AUTH, Kind.AUTH, "redirects are not followed; give the site's own URL"),
     Row((413,), None, "post", Kind.PERMANENT, Kind.PERMANENT, "the site's server takes nothing of this size"),
     Row((403, 406, 503), False, FIREWALL, Kind.AWAY, Kind.AWAY, "a firewall before the site, or its server, answers in WordPress's place"),
+    Row((503,), True, "site", Kind.AWAY, Kind.UNKNOWN, "the site is in maintenance"),
     Row((408, 425, *range(500, 600)), True, "site", Kind.TRANSIENT, Kind.UNKNOWN),
     Row((408, 425, *range(500, 600)), False, "site", Kind.AWAY, Kind.UNKNOWN, "the site's server answers in WordPress's place"),
     Row(range(400, 500), True, "post", Kind.PERMANENT, Kind.PERMANENT),
     Row(range(400, 500), False, "site", Kind.AWAY, Kind.AWAY, "the site's server answers in WordPress's place"),
+    Row(range(200, 300), False, "site", Kind.AWAY, Kind.UNKNOWN, "no JSON in the answer: something answers in WordPress's place, or cuts its answers off"),
 )  # fmt: skip
 #: What fits no row: an answer that is no error, and not as the REST API's either.
 UNLISTED = Row((), None, "site", Kind.TRANSIENT, Kind.UNKNOWN)
@@ -322,6 +326,11 @@ def spoken(content: bytes) -> tuple[Any, str]:
     """(the JSON of an answer, what was printed before it): a byte order mark is passed over, and so is a notice of PHP (case C045). None where
     there is no JSON."""
     text = content.decode("utf-8", "replace").lstrip("\ufeff \r\n\t")
+    if text[:1] in ("{", "["):  # what a plugin prints behind it is passed over, too
+        try:
+            return json.JSONDecoder().raw_decode(text)[0], ""
+        except (ValueError, RecursionError):
+            pass
     for n, found in enumerate(re.finditer(r"[\[{]", text)):
         if n >= 50:
             break
