@@ -408,7 +408,26 @@ def test_what_is_removed_ends_and_its_sessions_stay_to_be_looked_at(stage: Stage
     stage.automation("a", "09:00")  # its name is free
 
 
-@pytest.mark.parametrize("schedule", ['{"kind": "moon"}', "no JSON"])
+def test_what_newer_code_wrote_of_an_automation_is_left_to_it_and_is_not_its_fault(stage: Stage) -> None:  # E1, C023
+    new, good = stage.automation("new", "09:00"), stage.automation("good", "09:00")
+    said = {"s": '{"kind": "moon"}', "l": '{"max_moons": 3, "max_rounds": 2}', "id": new}
+    stage.app.db.write(
+        lambda c: c.execute(text("UPDATE automations SET schedule = :s, limits = :l WHERE id = :id"), said)
+    )
+    stage.at(9)
+    stage.tick()
+    stage.tick()
+    assert stage.ends(good) == [None]
+    found = stage.room.get(new)
+    assert found.error is None
+    assert found.definition.limits.max_rounds == 2
+    assert "max_moons" in str(found.problem)
+    assert stage.told("automation_broken") == []
+    assert len(stage.told("definition_left")) == 1
+    assert not next(c for c in stage.room.why(new) if c.name == "schedule").met
+
+
+@pytest.mark.parametrize("schedule", ['{"kind": "daily"}', "no JSON"])
 def test_a_schedule_that_cannot_be_read_stops_that_automation_and_no_other(
     stage: Stage, schedule: str
 ) -> None:  # T001-x

@@ -107,7 +107,7 @@ def test_the_calendar_holds_what_is_enabled_for_those_it_is_meant_for(app: Duly)
     app.calendars.set(NIGHT)
     app.calendars.set(Window(dates="2026-12-25", tz="Europe/Rome", name="christmas"))
     app.calendars.set(Window(tz="UTC", name="off"), enabled=False)
-    calendar = app.db.read(CalendarStore(app.db, app.events).calendar)
+    calendar = app.db.read(CalendarStore(app.db, app.events, app.engine.left).calendar)
     assert {w.name for w in calendar.windows} == {"quiet", "christmas"}
     assert [w.name for w in calendar.applying_to("queue:other").windows] == ["christmas"]
     assert app.calendars.covering("queue:other", BEGINS) is None
@@ -118,7 +118,7 @@ def test_the_calendar_holds_what_is_enabled_for_those_it_is_meant_for(app: Duly)
 
 
 def test_a_picture_of_a_moment_ago_is_never_used(app: Duly, db_url: str) -> None:
-    store, elsewhere = CalendarStore(app.db, app.events), Duly(db_url)
+    store, elsewhere = CalendarStore(app.db, app.events, app.engine.left), Duly(db_url)
     app.open()
     assert app.db.read(store.calendar) == Calendar()
     elsewhere.calendars.set(NIGHT)

@@ -14,7 +14,7 @@ from typing import Any
 
 from duly.automations.plan import Limits
 from duly.automations.providers.base import Message, Role
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnreadableHere
 from duly.kernel.payload import check_name, check_text, read_duration
 from duly.kernel.recurrence import Schedule, schedule_from_json
 from duly.kernel.recurrence.reading import quoted
@@ -105,6 +105,13 @@ class Automation:
     last_execution_id: int | None = None
     #: Ids of its last sessions, the newest first.
     execution_history: tuple[int, ...] = ()
+    #: Why this process cannot read all of it and leaves it to others: of newer code, or in a zone that this machine does not know.
+    left: UnreadableHere | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be planned: at all, or in this process."""
+        return self.error if self.left is None else str(self.left)
 
     @property
     def name(self) -> str:
@@ -196,15 +203,19 @@ def read_span(value: object, field: str) -> timedelta:
     return span
 
 
+#: The names of all bounds.
+LIMITS = frozenset(field.name for field in fields(Limits))
+
+
 def read_limits(value: object, base: Limits = Limits()) -> Limits:
     """Bounds of a JSON object; those that are not named stay as in ``base``; null takes one away."""
-    known = {field.name for field in fields(Limits)}
+    known = LIMITS
     if not isinstance(value, Mapping):
         raise InvalidArgument("limits", f"is {quoted(value)}.", f"Give an object with some of {', '.join(sorted(known))}.")  # fmt: skip
     given: dict[str, Any] = {}
     for name, most in value.items():
         if name not in known:
-            raise InvalidArgument(f"limits.{quoted(name)}", "is no limit.", f"Known are {', '.join(sorted(known))}.")
+            raise UnreadableHere(f"limits.{quoted(name)}", "is no limit.", f"Known are {', '.join(sorted(known))}.")
         whole = not name.startswith("max_cents")
         counted = name in ("max_rounds", "max_calls")
         if most is None and not counted:

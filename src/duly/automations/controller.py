@@ -126,10 +126,15 @@ class SessionController:
         """The slots in which there is something to do, and when to look again at the others: what costs a transaction is what moves, however
         many slots there are. What is done is decided anew under the lock of each."""
         moving, now = self.store.moving(c), self.db.present(c)
+        self.engine.left.turn("automation")
         looks: list[datetime | None] = []
         for slot, (facts, broken) in self.store.all_facts(c).items():
             due = self.scheduler.get_next_session(facts, now)
-            if broken or not isinstance(due, Nothing) or self.scheduler.left_out(facts, now):
+            for each in broken:
+                if each.left is not None:
+                    self.engine.left.note("automation", str(each.automation_id), each.left)
+            is_broken = any(each.left is None for each in broken)
+            if is_broken or not isinstance(due, Nothing) or self.scheduler.left_out(facts, now):
                 moving.add(slot)
             else:
                 looks.append(next_look(facts, now))
@@ -175,7 +180,7 @@ class SessionController:
         for automation, skip in self.scheduler.left_out(facts_of, now):
             self.note_skips(c, automation, [skip], now, done)
         for each in broken:
-            if self.store.set_error(c, each.automation_id, each.problem):
+            if each.left is None and self.store.set_error(c, each.automation_id, each.problem):
                 done.tell("automation_broken", "error", automation=each.automation_id, error=each.problem)
         next_session = self.scheduler.get_next_session(facts_of, now)
         if isinstance(next_session, Nothing):

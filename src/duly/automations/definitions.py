@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
 from duly.automations.automation import (
+    LIMITS,
     Automation,
     Definition,
     asking_json,
@@ -27,9 +28,10 @@ from duly.automations.records import RecordStore
 from duly.automations.session import SessionType, Status
 from duly.automations.store import SessionStore
 from duly.automations.tables import ai_messages, automations
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnreadableHere
+from duly.kernel.localtime import zone
 from duly.kernel.payload import MOST_ID
-from duly.kernel.recurrence import Schedule, schedule_from_json
+from duly.kernel.recurrence import CivilSchedule, Schedule, schedule_from_json
 from duly.storage.database import Database
 
 A = automations.c
@@ -140,20 +142,29 @@ class DefinitionStore:
 
     def _automation(self, connection: Connection, row: Any) -> Automation:
         problem = row.error
+        left: UnreadableHere | None = None
         schedule: Schedule | None = None
         try:
             schedule = None if row.schedule is None else schedule_from_json(orjson.loads(row.schedule))
+            if isinstance(schedule, CivilSchedule):
+                zone(schedule.tz, "schedule.tz")
+        except UnreadableHere as error:
+            left = error
         except ValueError as error:  # InvalidArgument, or no JSON at all
             problem = str(error)
+        try:
+            limits = read_limits(row.limits)
+        except UnreadableHere as error:
+            limits, left = read_limits({name: row.limits[name] for name in LIMITS if name in row.limits}), error
         window = None if row.catch_up_window is None else timedelta(seconds=row.catch_up_window)
         messages = self.records.messages(connection, row.seed_session_id) or [Message(Role.USER, "")]
         definition = Definition(
             row.name, tuple(replace(m, calls=()) for m in messages), schedule, tuple(row.triggers), tuple(row.tools), row.slot, row.provider,
-            row.model, bool(row.dismiss_older_instances), window, read_limits(row.limits), **read_asking(row.asking or {}),
+            row.model, bool(row.dismiss_older_instances), window, limits, **read_asking(row.asking or {}),
         )  # fmt: skip
         return Automation(
             row.id, row.tenant, definition, bool(row.is_enabled), row.version, row.reference_at, row.seed_session_id, row.created_at, row.updated_at,
-            problem, row.last_execution_id, tuple(row.execution_history),
+            problem, row.last_execution_id, tuple(row.execution_history), left,
         )  # fmt: skip
 
 

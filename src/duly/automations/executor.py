@@ -68,7 +68,7 @@ from duly.automations.turn import (
     same_failures,
     stuck,
 )
-from duly.jobs.run import Context, LeaseLost, clean
+from duly.jobs.run import Context, LeaseLost, UnreadableInput, clean
 from duly.kernel.errors import Cancel, DatabaseError, InvalidArgument, PermanentError, Snooze, brief
 from duly.kernel.localtime import instant_on, local_date, zone
 from duly.kernel.payload import check_value
@@ -205,6 +205,10 @@ class Rounds:
         automation = None
         if session.automation_id is not None:
             automation = self.controller.definitions.get(connection, session.automation_id, removed=True)
+            left = None if automation is None else automation.left
+            if left is not None and left.field.startswith("limits"):
+                # newer code has bounded it by what this process does not know
+                raise UnreadableInput(left.field, left.problem, left.remedy)
         return State(session, self.records.said(connection, session.id), automation)
 
     async def _end(self, reason: SessionEndReason, detail: str) -> dict[str, Any]:

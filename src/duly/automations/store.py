@@ -30,9 +30,10 @@ from duly.automations.session import (
 )
 from duly.automations.tables import ai_calls, ai_sessions, automation_skips, automation_slots, automations
 from duly.jobs.tables import jobs, jobs_done
-from duly.kernel.errors import DulyError
+from duly.kernel.errors import DulyError, UnreadableHere
+from duly.kernel.localtime import zone
 from duly.kernel.payload import MOST_ID
-from duly.kernel.recurrence import Schedule, schedule_from_json
+from duly.kernel.recurrence import CivilSchedule, Schedule, schedule_from_json
 from duly.storage.database import Database
 from duly.storage.rows import insert_into
 
@@ -97,6 +98,8 @@ class Broken:
 
     automation_id: int
     problem: str
+    #: Another process may read it: it is left to that one, and nothing is wrong with the automation.
+    left: UnreadableHere | None = None
 
 
 class SessionStore:
@@ -445,6 +448,11 @@ class SessionStore:
             found, broken = by_slot.setdefault(slot, ([], []))
             try:
                 read = None if schedule is None else _read(name, schedule)
+                if isinstance(read, CivilSchedule):
+                    zone(read.tz, "schedule.tz")
+            except UnreadableHere as error:
+                broken.append(Broken(ident, str(error), error))
+                read = None
             except ValueError as error:  # InvalidArgument, or no JSON at all
                 broken.append(Broken(ident, str(error)))
                 read = None

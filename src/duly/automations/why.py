@@ -60,6 +60,8 @@ def why(f: WhyFacts) -> list[Check]:
     checks = [on]
     if a.error is not None:
         checks.append(Check("schedule", False, f"its schedule cannot be read: {a.error}", f"duly automations update {named} --schedule …"))  # fmt: skip
+    if a.left is not None:
+        checks.append(Check("schedule", False, f"its schedule cannot be read here, and is left to other workers: {a.left}", "Update the zone data of this machine, or its code."))  # fmt: skip
     checks += [_due(f), _slot(f), _turn(f), _provider(f)]
     hold = f.hold
     checks.append(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 import orjson
 
-from duly.calendars.stretch import Hold
-from duly.kernel.errors import InvalidArgument
+from duly.calendars.stretch import NEVER, Hold
+from duly.kernel.errors import InvalidArgument, UnreadableHere
+from duly.kernel.recurrence.dates import LAST_DATE
 from duly.kernel.windows import Window, window_from_json
 
 
@@ -39,11 +40,25 @@ class Blackout:
     updated_at: datetime
     #: Who set it last.
     updated_by: str
+    #: Why this process cannot read it, and another one may. Where it holds is left to that one.
+    left: UnreadableHere | None = None
 
     @property
     def counts(self) -> Window:
         """The window that is obeyed: this one, and always for one that cannot be read."""
         return self.window or Window(tz="UTC", name=self.name, scope=self.scope)
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """What is obeyed. Of one that another process can read, the stretch that its row says, without an end: only that process knows it."""
+        since = self.hold.since
+        if self.left is None or since is None:
+            return (self.counts,)
+        if since >= NEVER:
+            return ()
+        day, at = since.date(), since.time().replace(microsecond=0)
+        then = Window(tz="UTC", start=at, dates=[day], name=self.name, scope=self.scope)
+        return then, Window(tz="UTC", dates=[(day + timedelta(days=1), LAST_DATE)], name=self.name, scope=self.scope)
 
     def describe(self) -> str:
         """The window in a line of plain language."""
@@ -68,8 +83,7 @@ def written(window: Window) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=2048)
-def read_window(definition: str, name: str, scope: str) -> tuple[Window | None, str]:
-    """The window of a row, or why it cannot be read. Never raises: whatever somebody wrote there by hand, others go on."""
+def _read_window(definition: str, name: str, scope: str) -> tuple[Window | None, str]:
     try:
         said = orjson.loads(definition)
     except orjson.JSONDecodeError:
@@ -78,7 +92,18 @@ def read_window(definition: str, name: str, scope: str) -> tuple[Window | None, 
         said = {**said, "name": name, "scope": scope}
     try:
         return window_from_json(said), ""
+    except UnreadableHere:
+        raise  # not remembered: zone data may come
     except InvalidArgument as error:
         return None, str(error)
     except Exception as error:  # a shape that nobody thought of
         return None, f"{type(error).__name__}: {error}"
+
+
+def read_window(definition: str, name: str, scope: str) -> tuple[Window | None, str, UnreadableHere | None]:
+    """The window of a row, or why it cannot be read, and whether another process may. Never raises: whatever somebody wrote there by hand, others
+    go on."""
+    try:
+        return *_read_window(definition, name, scope), None
+    except UnreadableHere as error:
+        return None, str(error), error

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Text, bindparam, cast, delete, func, select, update
 
@@ -23,7 +23,7 @@ from duly.calendars.blackout import Blackout, read_window, written
 from duly.calendars.plan import hold
 from duly.calendars.stretch import OFF, Hold
 from duly.calendars.tables import blackouts
-from duly.kernel.errors import InvalidArgument, NotFound
+from duly.kernel.errors import InvalidArgument, NotFound, UnreadableHere
 from duly.kernel.events import Emitter
 from duly.kernel.payload import check_name, check_text
 from duly.kernel.windows import MOST_WINDOWS, Calendar, Coverage, Window
@@ -34,13 +34,24 @@ from duly.storage.types import Instant
 _COLUMNS = [c for c in blackouts.c if c.name != "definition"]
 
 
+class Leaves(Protocol):
+    """Who remembers what is left to others."""
+
+    def note(self, what: str, name: str, error: UnreadableHere) -> None: ...
+
+    def turn(self, what: str) -> None: ...
+
+
 class CalendarStore:
     """Blackouts in a database."""
 
-    def __init__(self, db: Database, emitter: Emitter) -> None:
-        self.db, self.emitter = db, emitter
+    def __init__(self, db: Database, emitter: Emitter, leaves: Leaves) -> None:
+        """``leaves``: told of a blackout that this process cannot read and another one may."""
+        self.db, self.emitter, self._leaves = db, emitter, leaves
         #: Rows that cannot be read and were told of: (name, definition).
         self._told: set[tuple[str, str]] = set()
+        #: Those that another process can read, as they were read last: only that one moves them.
+        self.left: set[str] = set()
 
     # ------------------------------------------------------------------ reading
 
@@ -60,7 +71,7 @@ class CalendarStore:
 
         Read afresh each time (an unchanged row costs no parsing), so what was written a moment ago, also by hand, is in it.
         """
-        return Calendar([b.counts for b in self._find(connection, blackouts.c.enabled)])
+        return Calendar([window for b in self._find(connection, blackouts.c.enabled) for window in b.windows])
 
     def covering(self, connection: Connection, *scopes: str, at: datetime | None = None) -> Coverage | None:
         """What holds one of ``scopes`` (``all`` included) at an aware instant or now, and until when; None if nothing does."""
@@ -74,12 +85,17 @@ class CalendarStore:
         return [self._blackout(row) for row in rows]
 
     def _blackout(self, row: Any) -> Blackout:
-        window, problem = read_window(row.said, row.name, row.scope)
-        if problem:
-            self._tell(row.name, row.scope, row.said, problem)
+        window, problem, left = read_window(row.said, row.name, row.scope)
+        if left is not None:
+            self.left.add(row.name)
+            self._leaves.note("blackout", row.name, left)
+        else:
+            self.left.discard(row.name)
+            if problem:
+                self._tell(row.name, row.scope, row.said, problem)
         return Blackout(
             row.name, row.scope, window, problem, row.said, bool(row.enabled), row.version, Hold(row.holds_from, row.holds_until),
-            row.reason, row.source, row.created_at, row.updated_at, row.updated_by,
+            row.reason, row.source, row.created_at, row.updated_at, row.updated_by, left,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ changing
@@ -215,6 +231,7 @@ class CalendarStore:
 
     def outdated(self, connection: Connection) -> list[str]:
         """The names of rows whose stretch is over, or is not what their window says (edited by hand, other zone data)."""
+        self._leaves.turn("blackout")
         now, found = self.db.present(connection), self._find(connection)
         return [b.name for b in found if self._next(b, now) != b.hold]
 
@@ -237,6 +254,8 @@ class CalendarStore:
     def _next(self, b: Blackout, now: datetime) -> Hold:
         if not b.enabled:
             return OFF
+        if b.left is not None and b.hold.since is not None:
+            return b.hold  # it holds when it is to; only who can read it lets it go again
         try:
             return hold(b.window, now, b.hold)
         except (

@@ -157,7 +157,7 @@ def show_(which: int | str, last: int, tenant: str | None) -> None:
     d = a.definition
     window = d.catch_up_window
     show.facts([
-        ("automation", a.name), ("state", _state(a) + (f": {a.error}" if a.error else "")), ("when", _when(a)),
+        ("automation", a.name), ("state", _state(a) + (f": {a.problem}" if a.problem else "")), ("when", _when(a)),
         ("next", f"{local(next_run, _tz(a))} ({relative(next_run, now)})" if next_run else ""), ("slot", d.slot),
         ("provider", " ".join(filter(None, (d.provider, d.model))) or "of the settings"), ("tools", ", ".join(d.tools) or "none"),
         ("missed runs", ("only the latest" if d.dismiss_older_instances else "all, one after the other")

@@ -37,6 +37,8 @@ def state_words(s: Schedule, now: datetime) -> str:
     if s.state == "ended":
         over = s.spec is not None and s.spec.ends_at is not None
         return f"has ended: {f'its time was over at {stamp(s.spec.ends_at)}' if over and s.spec else 'nothing of it is to come'}"
+    if s.left is not None:
+        return f"is active, and cannot be read here: {s.problem}"
     return "is active"
 
 

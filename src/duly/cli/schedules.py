@@ -97,7 +97,7 @@ def list_(tenant: str | None) -> None:
         empty="There is no schedule.",
     )  # fmt: skip
     for s in found:
-        if s.state != "active":
+        if s.state != "active" or s.left is not None:
             show.say(f"{s.name} {state_words(s, now)}.")
     gone = set(app.schedules.undeclared())
     for s in found:

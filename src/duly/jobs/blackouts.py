@@ -51,7 +51,7 @@ class BlackoutWatch:
         """Act on what was read. Returns (lanes that are held now and were not, whether any lane was freed)."""
         found, now, *_ = self._picture
         over = [s.name for s in found if now is not None and s.hold.is_over(now)]
-        if over:
+        if over and not self.store().left.issuperset(over):
             self.db.write(lambda c: self.store().advance(c, over))
             self.db.read(self.ask)
         found, now, *_ = self._picture

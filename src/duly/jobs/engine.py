@@ -14,6 +14,7 @@ from sqlalchemy import Connection, literal, or_, select
 
 from duly.calendars.standing import queues_held, standing
 from duly.jobs.enqueue import JobMaker
+from duly.jobs.left import Left
 from duly.jobs.queues import QueueStore
 from duly.jobs.settle import Policy
 from duly.jobs.store import FAR, JobStore
@@ -46,6 +47,8 @@ class Engine:
         self.tasks: dict[str, Task[Any, Any]] = {}
         #: Jobs whose input cannot be read in this process: when that was first seen (monotonic), and how often they came.
         self.unread: dict[int, tuple[float, int]] = {}
+        #: Definitions that this process cannot read and leaves to others.
+        self.left = Left(emitter)
         self._policies: dict[str, Policy] = {}
         self.store = JobStore(db, self.policy)
         self.queues = QueueStore(db, self.store, lambda: self.calendars)
@@ -87,7 +90,7 @@ class Engine:
         """Blackouts. Loaded when there is one, or somebody asks: what works out windows is much code."""
         from duly.calendars.store import CalendarStore
 
-        return CalendarStore(self.db, self.emitter)
+        return CalendarStore(self.db, self.emitter, self.left)
 
     @property
     def task_names(self) -> list[str]:

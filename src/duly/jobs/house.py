@@ -219,7 +219,7 @@ class Housekeeper:
         problems = w.problems
         values = {
             "state": "unready" if problems and w.state == "running" else w.state, "reason": "; ".join([*problems, *w.notes])[:500] or None,
-            "running": sum(lane.running for lane in w.lanes.values()), "seen_at": self.db.now(),
+            "running": sum(lane.running for lane in w.lanes.values()), "seen_at": self.db.now(), "leaves": self.engine.left.standing() or None,
         }  # fmt: skip
 
         def say(connection: Any) -> None:

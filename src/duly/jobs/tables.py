@@ -267,6 +267,8 @@ workers = Table(
     Column("running", Integer, nullable=False, server_default="0"),
     #: What its code declares (such as schedules): name → a mark of the definition.
     Column("declares", Json),
+    #: Definitions that it cannot read and leaves to others: what and name → why.
+    Column("leaves", Json),
     Column("started_at", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
 )

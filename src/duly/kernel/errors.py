@@ -5,7 +5,9 @@
     DulyError
     ├── UsageError                  the caller can mend it: a value, a name, a session
     │   ├── InvalidArgument         one field is wrong (ValueError too)
-    │   │   └── InvalidPayload      a value inside a job's input cannot be carried
+    │   │   ├── InvalidPayload      a value inside a job's input cannot be carried
+    │   │   └── UnreadableHere      this process cannot read it, and another may: newer code
+    │   │       └── UnknownZone     an IANA time zone of which this machine has no data
     │   ├── UnknownName             no task, queue, workflow, destination, … has this name
     │   │   └── UnknownTask         no task of this name is defined here
     │   ├── UnsafeSession           an SQLite session whose savepoints would not hold
@@ -86,6 +88,18 @@ class InvalidArgument(UsageError, ValueError):
 
 class InvalidPayload(InvalidArgument):
     """A value inside a job's input cannot be carried; ``field`` is its path, such as ``items[2].price``."""
+
+
+class UnreadableHere(InvalidArgument):
+    """A definition that this process cannot read, and another one may: it was written by newer code. Whoever finds it leaves it to others."""
+
+    def at(self, field: str) -> UnreadableHere:
+        """The same about a field that is called otherwise."""
+        return type(self)(field, self.problem, self.remedy)
+
+
+class UnknownZone(UnreadableHere):
+    """An IANA time zone of which this machine has no data. Other machines may have it, so what needs it is left to them."""
 
 
 class UnknownName(UsageError, LookupError):

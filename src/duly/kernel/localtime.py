@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 from zoneinfo import ZoneInfo
 
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnknownZone
+from duly.kernel.zone_names import ZONE_NAMES
 
 #: What a local time in a gap means: the first instant after the gap, or nothing.
 Gap: TypeAlias = Literal["after", "skip"]
@@ -223,14 +224,31 @@ def read_fold(value: object, field: str = "fold") -> Fold:
 
 
 def zone(tz: str, field: str = "tz") -> ZoneInfo:
-    """The zone of an IANA name. Raises InvalidArgument, with what to write instead, for anything else (case B010)."""
+    """The zone of an IANA name. Raises InvalidArgument, with what to write instead, for anything else (case B010).
+
+    UnknownZone, which is one of these, is raised for a zone that there is and of which this machine has no data (C023).
+    """
     if not isinstance(tz, str):
         raise InvalidArgument(field, f"is of type {type(tz).__name__}; it must be a text.", _EXAMPLE)
     try:
         return _load(tz)
     except (OSError, ValueError, KeyError):
+        if tz in ZONE_NAMES:
+            raise UnknownZone(
+                field,
+                f"is {tz!r}, a time zone of which this machine has no data.",
+                "Install tzdata and tzdata-legacy, or pip install -U tzdata, on this machine.",
+            ) from None
         problem, remedy = _why_not(tz)
         raise InvalidArgument(field, problem, remedy) from None
+
+
+def check_zone(tz: str) -> None:
+    """Is there a zone of this name, be its data here or not? Raises InvalidArgument as ``zone``."""
+    try:
+        zone(tz)
+    except UnknownZone:
+        pass
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from typing import Any, TypeAlias
 
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnreadableHere
 from duly.kernel.localtime import clock_at, in_utc, instant_of, offset_at, offset_of, zone
 from duly.kernel.payload import check_name
 from duly.kernel.recurrence.dates import DAY, FIRST_DATE, LAST_DATE
@@ -369,6 +369,8 @@ def window_from_json(value: object, path: str = "window") -> Window:
         raise InvalidArgument(f"{path}.tz", "is missing.", "Name an IANA time zone such as Europe/Rome.")
     try:
         return Window(**{name: given for name, given in value.items() if given is not None})
+    except UnreadableHere as error:
+        raise error.at(f"{path}.{error.field}") from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}.{error.field}", error.problem, error.remedy) from None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from duly._version import __version__
@@ -26,9 +26,10 @@ from duly.jobs import survey
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.engine import Engine
 from duly.jobs.lapsed import lapsed
-from duly.jobs.tables import GATE_KEY
+from duly.jobs.tables import GATE_KEY, workers
 from duly.kernel.errors import DulyError, InvalidArgument, SchemaMissing, SchemaTooNew, UnsuitableDatabase
 from duly.kernel.localtime import differs_from_package, zone
+from duly.kernel.windows import Calendar
 from duly.monitoring.alerts.alert import Severity
 from duly.monitoring.alerts.judge import words
 from duly.monitoring.alerts.watch import Alerts
@@ -338,18 +339,25 @@ def _work(engine: Engine, connection: Connection) -> dict[str, Any]:
             if q.paused_at is not None
         ],
         "blackouts": [
-            HeldScope(b.name, b.scope, b.counts.ends_after(now), b.problem)
+            HeldScope(b.name, b.scope, Calendar(b.windows).ends_after(now), b.problem)
             for b in engine.calendars.all(connection)
-            if b.enabled and b.counts.covers(now)
+            if b.enabled and any(window.covers(now) for window in b.windows)
         ],
         "workers": [
             LiveWorker(w["name"], w["state"], w["reason"], frozenset(w["queues"]), frozenset(w["tasks"]), w["version"])
             for w in engine.reader.live_workers(connection, WORKER_GONE)
         ],
+        "left": left_to_others(connection, now - timedelta(seconds=WORKER_GONE)),
         "waiting": survey.waiting(connection, now),
         "lapsed": lapsed(connection, now - timedelta(seconds=patience)),
         "tail": trail.tail(connection),
     }
+
+
+def left_to_others(connection: Connection, since: datetime) -> list[tuple[str, str, str]]:
+    """What living workers cannot read and leave to others: (host, what, why)."""
+    said = connection.execute(select(workers.c.host, workers.c.leaves).where(workers.c.seen_at >= since))
+    return sorted({(host, what, why) for host, leaves in said for what, why in (leaves or {}).items()})
 
 
 def alert_facts(engine: Engine) -> AlertFacts:

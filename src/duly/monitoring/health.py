@@ -217,6 +217,8 @@ class Facts:
     paused: Sequence[PausedQueue] = ()
     blackouts: Sequence[HeldScope] = ()
     workers: Sequence[LiveWorker] | None = None
+    #: What living workers cannot read and leave to others: (host, what, why).
+    left: Sequence[tuple[str, str, str]] = ()
     waiting: Sequence[Waiting] = ()
     lapsed: Lapsed | None = None
     tail: Tail | None = None
@@ -501,6 +503,12 @@ def _workers(f: Facts) -> Iterator[Finding]:
     good = len(f.workers) - len(unready)
     if good:
         yield ok("workers", f"{good} alive: {', '.join(w.name for w in f.workers if w not in unready)}")
+    for host in sorted({host for host, _, _ in f.left}):
+        mine = [(what, why) for h, what, why in f.left if h == host]
+        yield warn(
+            "workers", f"{host} cannot read {_few([f'{what} ({why})' for what, why in mine])} and leaves them to other workers",
+            "Update that machine: its zone data, or the code of its workers.",
+        )  # fmt: skip
     other = sorted({w.version for w in f.workers} - {f.duly})
     if other:
         yield warn("workers", f"some run version {', '.join(other)}; this is {f.duly}", "finish the deploy")

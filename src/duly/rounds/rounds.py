@@ -17,6 +17,7 @@ from sqlalchemy import Connection, select
 
 from duly.audit.store import record
 from duly.jobs.host import Host as AnyHost
+from duly.jobs.run import UnreadableInput
 from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, NotFound, brief
 from duly.kernel.localtime import TICK, in_utc, zone
@@ -109,10 +110,10 @@ class Rounds:
             report = self.plan()
             if report.looked:
                 self.open()
-            return asdict(report)
+            return _done_here(report)
 
         def open() -> dict[str, Any]:
-            return asdict(self.open())
+            return _done_here(self.open())
 
         def close() -> dict[str, Any]:
             report = self.close()
@@ -555,3 +556,11 @@ def _plain(method: Callable[[int, int], dict[str, Any]]) -> Callable[..., dict[s
             return {"told": False, "reason": brief(error)}
 
     return tell
+
+
+def _done_here(report: TickReport) -> dict[str, Any]:
+    """What a pass did. Where it met groups whose zone this machine does not know, its job goes on to another worker."""
+    if report.far:
+        groups = f"{report.far} group{'s' if report.far > 1 else ''}"
+        raise UnreadableInput("zone", f"of {groups} is one that this machine does not know.", "Update its zone data.")
+    return asdict(report)

@@ -6,7 +6,7 @@ nothing else, and ends. Every change is guarded by the state it starts from. Wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -123,6 +123,11 @@ class TickStore:
         at, ident = (NEVER_YET, 0) if after is None else (after.at, after.ident)
         rows = connection.execute(self._due[kind], {"now": now, "after": at, "after_id": ident, "n": most})
         return [Due(row.id, row.group_id, row.at) for row in rows]
+
+    def zones(self, connection: Connection, idents: Collection[int]) -> list[tuple[int, str]]:
+        """(group, its zone)."""
+        query = select(groups.c.id, groups.c.zone).where(groups.c.id.in_(sorted(idents)))
+        return [(row.id, row.zone) for row in connection.execute(query)]
 
     # ------------------------------------------------------------------ planning
 

@@ -21,8 +21,8 @@ from typing import Literal, TypeAlias
 from sqlalchemy import Connection
 
 from duly.jobs.engine import Engine
-from duly.kernel.errors import InvalidArgument, brief
-from duly.kernel.localtime import in_utc
+from duly.kernel.errors import InvalidArgument, UnknownZone, brief
+from duly.kernel.localtime import in_utc, zone
 from duly.rounds.notify import Notices
 from duly.rounds.plan import (
     COOLDOWN,
@@ -52,6 +52,8 @@ BATCH = 250
 ATTEMPTS = 2
 #: The name under which this room locks groups.
 ROOM = "rounds"
+#: A group's zone is not known on this machine: others move it.
+NO_ZONE = "zone_unknown"
 #: Groups named in one event.
 NAMED = 20
 
@@ -71,6 +73,8 @@ class TickReport:
     #: Of the openings, in seconds: the mean and the longest time between due and open; None where nothing opened.
     mean_late: float | None = None
     most_late: float | None = None
+    #: Of those that were skipped: their zone is not known on this machine, and others have to move them.
+    far: int = 0
 
     @property
     def per_minute(self) -> float | None:
@@ -127,6 +131,7 @@ class Ticks:
         Raises InvalidArgument for a naive ``now``, DatabaseUnavailable.
         """
         given = None if now is None else in_utc(now, "now")
+        self.engine.left.turn("group")
         # asked before anything is written: on SQLite a write waits its turn
         is_due = self._any(kind, given)
         if kind == "open" and is_due and self._any("ready", given):
@@ -148,7 +153,7 @@ class Ticks:
         lates = total.done + total.moved if kind == "open" else []
         report = TickReport(
             kind, len(total.done), sum(map(len, total.left.values())), len(total.failed), time.monotonic() - begun,
-            sum(lates) / len(lates) if lates else None, max(lates, default=None),
+            sum(lates) / len(lates) if lates else None, max(lates, default=None), len(total.left.get(NO_ZONE, ())),
         )  # fmt: skip
         if which == "ready" and not report.looked:
             return report
@@ -192,10 +197,14 @@ class Ticks:
             brief_waits(self.db, connection)
             if not found:
                 return [], Batch()
-            mine = try_locks(self.db, connection, ROOM, sorted({due.group_id for due in found}))
+            # a group whose zone is not known here is not locked: who knows it can have it at this moment
+            far = set[int]() if which == "close" else self._far(connection, found)
+            mine = try_locks(self.db, connection, ROOM, sorted({due.group_id for due in found} - far))
             batch = Batch()
             for due in found:
-                if due.group_id not in mine:
+                if due.group_id in far:
+                    batch.leave(NO_ZONE, due.group_id)
+                elif due.group_id not in mine:
                     batch.leave(LOCKED, due.group_id)
             ours = [due for due in found if due.group_id in mine]
             if ours:
@@ -206,6 +215,19 @@ class Ticks:
             return found, batch
 
         return self.db.write(transaction)
+
+    def _far(self, connection: Connection, found: Sequence[Due]) -> set[int]:
+        """Groups whose zone this machine does not know (C023)."""
+        far = set()
+        for ident, tz in self.store.zones(connection, {due.group_id for due in found}):
+            try:
+                zone(tz, "zone")
+            except UnknownZone as error:
+                far.add(ident)
+                self.engine.left.note("group", str(ident), error)
+            except InvalidArgument:
+                pass  # nobody knows it: that is the group's fault
+        return far
 
     def _apart(self, connection: Connection, act: Act, dues: Sequence[Due], now: datetime) -> Batch:
         """Do it for all at once, but for those whose writing the database refuses."""

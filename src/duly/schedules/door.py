@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from duly.kernel.errors import InvalidArgument, WrongState
+from duly.kernel.errors import InvalidArgument, UnknownZone, WrongState
 from duly.kernel.events import Emitter
 from duly.kernel.localtime import TICK, in_utc, zone
 from duly.kernel.payload import check_name, check_text
@@ -53,7 +53,7 @@ BACKFILL_LIMIT = 10_000
 #: Occurrences of a preview.
 PREVIEW_LIMIT = 1_000
 
-Change = Literal["created", "changed", "unchanged", "behind"]
+Change = Literal["created", "changed", "unchanged", "behind", "left"]
 
 
 class Host(Protocol):
@@ -124,6 +124,8 @@ class Schedules:
         self._declared: dict[tuple[str, str], Spec] = {}
         #: (tenant, name) of what this code declares and newer code has replaced.
         self.behind: set[tuple[str, str]] = set()
+        #: (tenant, name) of what this code declares in a zone that this machine does not know.
+        self.left: set[tuple[str, str]] = set()
         self._scheduler: Scheduler | None = None
 
     # ------------------------------------------------------------------ definitions
@@ -175,8 +177,8 @@ class Schedules:
 
     def catch_up(self) -> None:
         """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again."""
-        if self.behind:
-            self.sync(self.behind)
+        if self.behind or self.left:
+            self.sync(self.behind | self.left)
 
     def sync(self, only: Collection[tuple[str, str]] | None = None) -> dict[str, Change]:
         """Write what code declares. A worker does it when it starts. ``only``: (tenant, name) of these. Returns what became of each, by name (``tenant/name`` for those of
@@ -203,7 +205,15 @@ class Schedules:
                 continue
             if known:
                 self._app.warn_unknown_task(spec.task)
-            done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]
+            try:
+                done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]
+            except UnknownZone as error:
+                # the row stays as others have declared it, and a machine that knows the zone declares it
+                self._app.engine.left.note("schedule", f"{spec.tenant}/{spec.name}", error)
+                self.left.add((spec.tenant, spec.name))
+                done[shown] = "left"
+            else:
+                self.left.discard((spec.tenant, spec.name))
         return done
 
     def set(
@@ -530,7 +540,7 @@ class Schedules:
     def _readable(self, schedule: Schedule) -> Schedule:
         if schedule.spec is None:
             raise InvalidArgument(
-                f"schedule {schedule.name}", f"cannot be read: {schedule.error}", "Set it anew, or remove it."
+                f"schedule {schedule.name}", f"cannot be read: {schedule.problem}", "Set it anew, or remove it."
             )
         return schedule
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnreadableHere
 from duly.kernel.lifecycle import Lifecycle, Move
 from duly.kernel.localtime import in_utc
 from duly.kernel.recurrence import Schedule as Recurrence
@@ -221,6 +221,13 @@ class Schedule:
     updated_at: datetime | None = None
     updated_by: str | None = None
     tz_version: str | None = None
+    #: Why this process cannot read it and leaves it to others. Nothing of that stands in its row, and it is not broken.
+    left: UnreadableHere | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be planned: at all, or in this process."""
+        return self.error if self.left is None else str(self.left)
 
     @property
     def state(self) -> str:

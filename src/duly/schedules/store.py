@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,8 +34,8 @@ from duly.jobs.declarations import is_behind, living
 from duly.jobs.declarations import mark as marked
 from duly.jobs.tables import jobs
 from duly.kernel.backoff import Backoff
-from duly.kernel.errors import InvalidArgument, NotFound, brief
-from duly.kernel.localtime import tz_version
+from duly.kernel.errors import InvalidArgument, NotFound, UnreadableHere, brief
+from duly.kernel.localtime import tz_version, zone
 from duly.kernel.recurrence import schedule_from_json
 from duly.schedules.plan import Plan, Waiting
 from duly.schedules.schedule import (
@@ -122,15 +122,16 @@ class ScheduleStore:
         query = query.limit(limit)
         return self._schedules(connection, list(connection.execute(query.with_only_columns(schedules.c.id)).scalars()))
 
-    def due(self, connection: Connection, now: datetime, most: int) -> list[Schedule]:
-        """Schedules that somebody has to look at, locked; those in other hands are passed by."""
-        query = select(schedules.c.id).where(schedules.c.look_at <= now).order_by(schedules.c.look_at).limit(most)
+    def due(self, connection: Connection, now: datetime, most: int, but: Collection[int] = ()) -> list[Schedule]:
+        """Schedules that somebody has to look at, locked; those in other hands are passed by. ``but``: without these."""
+        due = schedules.c.look_at <= now, *_without(but)
+        query = select(schedules.c.id).where(*due).order_by(schedules.c.look_at).limit(most)
         return self._schedules(connection, list(connection.execute(query.with_for_update(skip_locked=True)).scalars()))
 
-    def any_due(self, connection: Connection, now: datetime | None) -> bool:
+    def any_due(self, connection: Connection, now: datetime | None, but: Collection[int] = ()) -> bool:
         """Is there a schedule that somebody has to look at?"""
-        at = self.db.now() if now is None else now
-        return connection.execute(select(schedules.c.id).where(schedules.c.look_at <= at).limit(1)).first() is not None
+        due = schedules.c.look_at <= (self.db.now() if now is None else now), *_without(but)
+        return connection.execute(select(schedules.c.id).where(*due).limit(1)).first() is not None
 
     def _schedules(self, connection: Connection, idents: Sequence[int]) -> list[Schedule]:
         """Schedules by number, in that order. A row that holds what no instant can be is found out alone (case B010)."""
@@ -148,11 +149,10 @@ class ScheduleStore:
             return [Schedule(row.id, row.version, None, row.name, row.tenant, _NEVER, None, None, error=problem)]
         return [self._schedule(rows[ident]) for ident in idents if ident in rows]
 
-    def next_look(self, connection: Connection) -> datetime | None:
+    def next_look(self, connection: Connection, but: Collection[int] = ()) -> datetime | None:
         """When the first schedule is to be looked at."""
-        query = (
-            select(schedules.c.look_at).where(schedules.c.look_at.is_not(None)).order_by(schedules.c.look_at).limit(1)
-        )
+        looks = schedules.c.look_at.is_not(None), *_without(but)
+        query = select(schedules.c.look_at).where(*looks).order_by(schedules.c.look_at).limit(1)
         found: datetime | None = connection.execute(query).scalar()
         return found
 
@@ -290,15 +290,20 @@ class ScheduleStore:
     # ------------------------------------------------------------------ rows
 
     def _schedule(self, row: Any) -> Schedule:
-        spec, error = None, row.error
+        spec, error, left = None, row.error, None
         try:
             spec = self._spec(row)
+            if spec.tz:
+                zone(spec.tz)
+        except UnreadableHere as problem:
+            spec, left = None, problem
         except Exception as problem:  # a row written by hand may hold anything
             error = brief(problem) if not isinstance(problem, InvalidArgument) else str(problem)
         return Schedule(
             id=row.id, version=row.version, spec=spec, name=row.name, tenant=row.tenant, decided_until=row.decided_until, next_at=row.next_at,
             look_at=row.look_at, paused_at=row.paused_at, paused_reason=row.paused_reason, paused_by=row.paused_by, error=error,
             error_at=row.error_at, created_at=row.created_at, updated_at=row.updated_at, updated_by=row.updated_by, tz_version=row.tz_version,
+            left=left,
         )  # fmt: skip
 
     def _spec(self, row: Any) -> Spec:
@@ -604,6 +609,10 @@ class ScheduleStore:
             at = and_(occurrences.c.schedule_id == bindparam("b_id"), occurrences.c.due_at == bindparam("b_due"))
             connection.execute(delete(occurrences).where(at), [{"b_id": i, "b_due": d} for i, d in rows])
         return len(rows)
+
+
+def _without(but: Collection[int]) -> list[ColumnElement[bool]]:
+    return [schedules.c.id.not_in(sorted(but))] if but else []
 
 
 def _ahead(than: datetime) -> ColumnElement[bool]:

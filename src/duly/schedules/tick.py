@@ -46,6 +46,8 @@ class TickReport:
     deferred: int = 0
     #: Schedules that could not be planned.
     broken: int = 0
+    #: Schedules that this process cannot read and leaves to others: of newer code, or in a zone that this machine does not know.
+    left: int = 0
 
     def add(self, other: TickReport) -> None:
         for f in fields(self):
@@ -64,6 +66,8 @@ class Scheduler:
         self.store, self.admin = ScheduleStore(engine.db), JobAdmin(engine)
         self.calendar = engine.calendars.calendar
         self._grace = timedelta(seconds=engine.settings.schedule_grace)
+        #: Schedules that are left to others, until housekeeping looks again.
+        self._left: set[int] = set()
         #: Rings when somebody changes a schedule or a blackout; a worker that ends rings it too.
         self.bell = bell or self.db.controls.add(Bell())
 
@@ -86,12 +90,16 @@ class Scheduler:
     def _pass(self, now: datetime | None) -> TickReport:
         decided: list[Decided] = []
         broken: list[tuple[Schedule, str, int]] = []
+        left: list[Schedule] = []
+        but = frozenset(self._left)
 
         def act(connection: Connection) -> None:
             decided.clear()  # a transaction that was lost may be run again
             broken.clear()
             at = now or self.db.present(connection)
-            found = self.store.due(connection, at, BATCH)
+            due = self.store.due(connection, at, BATCH, but)
+            left[:] = [schedule for schedule in due if schedule.left is not None]
+            found = [schedule for schedule in due if schedule.left is None]
             if not found:
                 return
             planned, failed = self.plan(connection, found, at)
@@ -100,13 +108,22 @@ class Scheduler:
             for schedule, problem in [*failed, *refused]:
                 broken.append((schedule, problem, self.store.mark_broken(connection, schedule.id, problem, at)))
 
-        if not self.db.read(lambda c: self.store.any_due(c, now)):
+        if not self.db.read(lambda c: self.store.any_due(c, now, but)):
             return TickReport()
         self.db.write(act)
+        self.leave(left)
         report = self.tell(decided, broken)
+        report.looked, report.left = report.looked + len(left), len(left)
         if report.fired:
             self.db.bells.ring()
         return report
+
+    def leave(self, left: Sequence[Schedule]) -> None:
+        """Leave schedules to others: their rows say nothing of it, and who can read them plans them (C023)."""
+        for schedule in left:
+            assert schedule.left is not None
+            self._left.add(schedule.id)
+            self.engine.left.note("schedule", f"{schedule.tenant}/{schedule.name}", schedule.left)
 
     def plan(
         self, connection: Connection, found: Sequence[Schedule], at: datetime
@@ -140,7 +157,7 @@ class Scheduler:
         """What the plan is told of a schedule. Raises InvalidArgument for a row that cannot be read."""
         spec = schedule.spec
         if spec is None:
-            raise InvalidArgument("schedule", schedule.error or "cannot be read.")
+            raise schedule.left or InvalidArgument("schedule", schedule.error or "cannot be read.")
         return Facts(
             spec.recurrence, spec.policies, schedule.decided_until, spec.starts_at, spec.ends_at, schedule.paused_at is not None,
             calendar.applying_to(*spec.scopes), waiting[:WAITING], len(waiting) > WAITING, alive, fired, self._grace,
@@ -230,7 +247,7 @@ class Scheduler:
 
     def _until_next(self, connection: Connection) -> float:
         try:
-            look = self.store.next_look(connection)
+            look = self.store.next_look(connection, frozenset(self._left))
         except (TypeError, ValueError, OverflowError, SQLAlchemyError) as error:
             if self.db.translated(error) is not error:
                 raise
@@ -241,6 +258,8 @@ class Scheduler:
 
     def keep(self) -> None:
         """Housekeeping, every so often: a clock that was ahead, other time zone data, and what is old."""
+        self._left.clear()  # zone data may have come, or a definition that can be read
+        self.engine.left.turn("schedule")
         self.rewind()
         self.retime()
         self.prune()
@@ -279,7 +298,7 @@ class Scheduler:
         """Compute next instants anew that were computed by other time zone data than this process has. Returns how many."""
 
         def act(connection: Connection) -> int:
-            found = self.store.outdated(connection)
+            found = [schedule for schedule in self.store.outdated(connection) if schedule.left is None]
             if not found:
                 return 0
             calendar = self.calendar(connection)

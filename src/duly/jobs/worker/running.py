@@ -32,7 +32,7 @@ from duly.jobs.run import (
 )
 from duly.jobs.task import Task
 from duly.jobs.worker.accounts import Accounts
-from duly.kernel.errors import InvalidArgument, brief
+from duly.kernel.errors import InvalidArgument, UnknownZone, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
 
 #: Seconds for which handlers that never wait may follow one another in one turn of the loop.
@@ -250,7 +250,7 @@ class Running(Accounts):
 
     def _unreadable(self, run: Run, error: InvalidArgument) -> Outcome:
         """InvalidArgument before the handler ran is about the stored input; from inside the handler it is an ordinary failure."""
-        if isinstance(error, UnreadableInput):
+        if isinstance(error, UnreadableInput | UnknownZone):
             return self._left_to_others(run, error)
         tb = error.__traceback__
         inside = tb is not None and tb.tb_next is not None and run.task is not None and any(

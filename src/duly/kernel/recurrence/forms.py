@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnreadableHere
 from duly.kernel.recurrence.civil import Daily, Moments, Monthly, OnDates, Weekly, Yearly
 from duly.kernel.recurrence.cron import Cron
 from duly.kernel.recurrence.elapsed import Every, Once
@@ -47,13 +47,15 @@ def schedule_from_json(value: object, path: str = "schedule") -> Schedule:
     found = KINDS.get(kind) if isinstance(kind, str) else None
     if found is None:
         problem = f"is {quoted(kind)}." if "kind" in value else "is missing."
-        raise InvalidArgument(f"{path}.kind", problem, f"Use one of {', '.join(KINDS)}.")
+        # a word that is none here may be one of newer code
+        error = UnreadableHere if isinstance(kind, str) else InvalidArgument
+        raise error(f"{path}.kind", problem, f"Use one of {', '.join(KINDS)}.")
     made, required, optional = found
     known = (*required, *optional)
     for name in value:
         if name != "kind" and name not in known:
             label = name if isinstance(name, str) and len(name) <= 60 else quoted(name)
-            raise InvalidArgument(
+            raise UnreadableHere(
                 f"{path}.{label}", f"is no field of the kind {kind}.", f"Known are {', '.join(known)}."
             )
     for name in required:
@@ -62,6 +64,8 @@ def schedule_from_json(value: object, path: str = "schedule") -> Schedule:
     given: dict[str, Any] = {name: given for name, given in value.items() if name != "kind" and given is not None}
     try:
         return made(**given)
+    except UnreadableHere as error:
+        raise error.at(f"{path}.{error.field}") from None
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}.{error.field}", error.problem, error.remedy) from None
 

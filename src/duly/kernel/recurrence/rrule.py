@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime, time
 from itertools import product
 from typing import Any
 
+from duly.kernel.errors import UnknownZone
 from duly.kernel.localtime import TICK, zone
 from duly.kernel.recurrence.dates import LAST_DATE
 from duly.kernel.recurrence.reading import WEEKDAY_NAMES, read_local, write_local, write_time
@@ -246,7 +247,10 @@ class RRule(CivilSchedule):
         parts, start = parse_rule(self.rule), read_local(self.start, "start")
         until = parts.until
         if until is not None and parts.until_is_utc:
-            until = until.replace(tzinfo=UTC).astimezone(zone(self.tz)).replace(tzinfo=None, fold=0)
+            try:
+                until = until.replace(tzinfo=UTC).astimezone(zone(self.tz)).replace(tzinfo=None, fold=0)
+            except UnknownZone:
+                pass  # nothing is planned by it here
         kept = (("rule", parts.text), ("start", start), ("_start", start), ("_rule", _Rule(parts, start, until)))
         for name, value in kept:
             object.__setattr__(self, name, value)

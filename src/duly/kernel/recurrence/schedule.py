@@ -26,7 +26,7 @@ from hashlib import sha256
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
-from duly.kernel.errors import InvalidArgument
+from duly.kernel.errors import InvalidArgument, UnknownZone
 from duly.kernel.localtime import (
     FIRST_YEAR,
     LAST_YEAR,
@@ -34,6 +34,7 @@ from duly.kernel.localtime import (
     Fold,
     Gap,
     Transition,
+    check_zone,
     clock_at,
     in_utc,
     instant_of,
@@ -228,7 +229,8 @@ class CivilSchedule(Recurring):
 
     def __post_init__(self) -> None:
         Recurring.__post_init__(self)
-        zone(self.tz)
+        # a machine without its data can carry it, and plans nothing by it (C023)
+        check_zone(self.tz)
         if self.gap is not None:
             read_gap(self.gap)
         if self.fold is not None:
@@ -297,12 +299,19 @@ class CivilSchedule(Recurring):
         bounds = bounds_words(self.start_date, self.end_date)
         parts = [f"{Recurring.describe(self, locale)}{bounds}, {zone_words(self.tz)}"]
         if since is not None:
-            parts += [special.text for special in special_days(self, since, days)]
+            try:
+                parts += [special.text for special in special_days(self, since, days)]
+            except UnknownZone as error:
+                parts.append(f"{error.field} {error.problem.rstrip('.')}")
         return "; ".join(parts)
 
     def _must_happen(self, field: str) -> None:
         """Refuse a pattern without a single instant, such as 30 February; also one that its dates leave none of."""
-        if self._next(EARLIEST) is None:
+        try:
+            found = self._next(EARLIEST)
+        except UnknownZone:
+            return  # who has its data can tell
+        if found is None:
             if self.is_bounded:
                 replace(self, start_date=None, end_date=None)  # refused itself, if it never happens at all
                 field = "start_date" if self.end_date is None else "end_date"

@@ -353,6 +353,19 @@ def schedule_broken(look: Look) -> Reading:
     return Reading.of([Sample(name, max(1, failures), detail=_count(failures, "failure")) for name, failures in rows])
 
 
+def definition_left(look: Look) -> Reading:
+    """What living workers cannot read, by host: in a zone that is not known there, or of newer code (C023, E1)."""
+    lately = workers.c.seen_at >= look.ago(look.settings.alerts_worker)
+    found: dict[str, dict[str, str]] = {}
+    for host, leaves in look.connection.execute(select(workers.c.host, workers.c.leaves).where(lately)):
+        if leaves:
+            found.setdefault(host, {}).update(leaves)
+    return Reading.of([
+        Sample(host, len(left), detail="; ".join(f"{what}: {why}" for what, why in sorted(left.items())[:5])[:500])
+        for host, left in sorted(found.items())
+    ])  # fmt: skip
+
+
 # ---------------------------------------------------------------------- mail
 
 
@@ -660,6 +673,7 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
         schedules_overdue,
         schedules_missed,
         schedule_broken,
+        definition_left,
         mail_held,
         mail_unknown,
         publish_failed,

@@ -139,6 +139,12 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             calm=0,
         ),
         Rule(
+            "definition_left", "schedules", "host", "count", 0.0, 0.0, WARNING,
+            "Workers on {subject} cannot read {value} definitions and leave them to others.",
+            "Update the zone data of that machine, or the code of its workers; where no worker can read them, nothing of them runs.",
+            calm=120,
+        ),
+        Rule(
             "mail_held", "mail", "queue", "count", 0.0, 0.0, CRITICAL,
             "No mail leaves from queue {subject}: its provider is away, refuses the credentials, or a quota is used up.",
             "duly queues list shows the reason; fix it, then duly queues resume NAME, or duly queues release NAME to try at once.",

@@ -53,7 +53,7 @@ def routes(desk: Desk) -> APIRouter:
         jobs = jobs_of(ledger)
         strip = [{"o": one, **outcome(one, jobs)} for one in ledger]
         return desk.page(
-            request, "schedule.html", f"Schedule {name}", s=found, when=in_words(found), coming=coming, problem=problem or found.error,
+            request, "schedule.html", f"Schedule {name}", s=found, when=in_words(found), coming=coming, problem=problem or found.problem,
             strip=list(reversed(strip)), rows=strip, versions=app.schedules.versions(name, tenant=at)[:10],
             input=orjson.loads(found.spec.input) if found.spec else None,
         )  # fmt: skip
