@@ -10,8 +10,8 @@ from alembic import op
 
 from duly.storage.types import Json
 
-revision = "0019"
-down_revision = "0018"
+revision = "0020"
+down_revision = "0019"
 branch_labels = None
 depends_on = None
 #: The oldest revision whose code may still run on this schema.
