@@ -163,6 +163,18 @@ def test_folded_lines_and_a_mark_at_the_beginning_are_read() -> None:
     assert len(read_ical(text.encode(), "cal", start=START).windows) == 1
 
 
+def test_a_long_line_that_is_none_costs_no_more_than_its_length() -> None:
+    # H10: with two ways to match each comma this took minutes
+    assert "NAME:VALUE" in refused(file(event(*NIGHT, "X-A;A=" + ",".join("a" * 300_000))))
+
+
+def test_many_series_since_1970_are_counted_before_they_are_unfolded() -> None:
+    daily = [
+        event("DTSTART:19700101T010000Z", "DTEND:19700101T020000Z", "RRULE:FREQ=DAILY", uid=str(n)) for n in range(200)
+    ]
+    assert "1,000,000 dates" in refused(file(*daily))
+
+
 # --- When clocks change --------------------------------------------------------------------------------------------------
 
 

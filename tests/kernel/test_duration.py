@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from duly.cli.times import parse_span
 from duly.idempotency.decorator import idempotent_task
 from duly.jobs.task import Options
 from duly.kernel.duration import parse_duration
+from duly.kernel.errors import DestinationUnavailable
 from duly.kernel.payload import read_seconds
 from duly.kernel.recurrence import Every
 from duly.outbox import post_commit
@@ -23,6 +24,7 @@ from duly.outbox.options import Options as OutboxOptions
 from duly.outbox.transports.webhook import WebhookTransport
 from duly.rounds.group import read_cooldown
 from duly.settings import Settings
+from duly.testing import ManualClock
 from duly.web.api.common import SecondsIn
 from duly.workflows.context import WorkflowContext, _span
 
@@ -152,7 +154,7 @@ NAMES = (
 
 @pytest.mark.parametrize(
     "public",
-    [Retry.__init__, Snooze.__init__, idempotent_task, post_commit.enqueue_task_after_commit, WorkflowContext.sleep, WorkflowContext.using, WebhookTransport.__init__,
+    [Retry.__init__, Snooze.__init__, DestinationUnavailable.__init__, idempotent_task, post_commit.enqueue_task_after_commit, WorkflowContext.sleep, WorkflowContext.using, WebhookTransport.__init__,
      Automations.tool],
     ids=lambda fn: fn.__qualname__,
 )  # fmt: skip
@@ -160,3 +162,11 @@ def test_parameters_that_are_called_like_durations_are_annotated_as_durations(pu
     parameters = inspect.signature(public).parameters.values()
     found = [p for p in parameters if p.name in NAMES]
     assert all("Duration" in str(p.annotation) for p in found), [f"{p.name}: {p.annotation}" for p in found]
+
+
+def test_a_clock_of_tests_and_a_destination_that_is_away_take_durations_as_everything_does() -> None:  # B5
+    clock = ManualClock(datetime(2026, 5, 1, tzinfo=UTC))
+    assert clock.advance("1h30m") == datetime(2026, 5, 1, 1, 30, tzinfo=UTC)
+    assert DestinationUnavailable("away", after="5m").after == 300
+    with pytest.raises(InvalidArgument, match=r"DestinationUnavailable\.after"):
+        DestinationUnavailable("away", after="soon")

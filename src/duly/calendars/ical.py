@@ -47,7 +47,8 @@ _AROUND = timedelta(days=2)
 _DURATION = re.compile(r"\+?P(?:(\d+)W)?(?:(\d+)D)?(?:T.*)?")
 #: Where an event keeps its length and its UID while it is unfolded; its occurrences are copies of it.
 _LENGTH, _UID = "X-DULY-LENGTH", "X-DULY-UID"
-_LINE = re.compile(r"[A-Za-z0-9-]+(?:;[^:;=]+=(?:\"[^\"]*\"|[^\":;]*)(?:,(?:\"[^\"]*\"|[^\":;,]*))*)*:.*", re.DOTALL)
+#: One way to match each text: a line that is none costs no more than its length.
+_LINE = re.compile(r"[A-Za-z0-9-]+(?:;[^:;=]+=(?:\"[^\"]*\"|[^\":;,]*)(?:,(?:\"[^\"]*\"|[^\":;,]*))*)*:.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

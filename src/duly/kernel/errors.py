@@ -37,7 +37,7 @@ Messages are sentences that say what to do next; the data stands on the error, s
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from duly.kernel.duration import REMEDY, Duration, parse_duration
@@ -191,11 +191,9 @@ class DestinationUnavailable(DulyError):
     happened in a word without data (``404``), for events and lists; by default the type of the cause.
     """
 
-    def __init__(
-        self, problem: str, *, after: float | timedelta | None = None, attention: bool = False, word: str = ""
-    ) -> None:
+    def __init__(self, problem: str, *, after: Duration | None = None, attention: bool = False, word: str = "") -> None:
         self.problem, self.attention, self.word = problem, attention, word
-        self.after = after.total_seconds() if isinstance(after, timedelta) else after
+        self.after = None if after is None else _seconds("DestinationUnavailable.after", after)
         super().__init__(problem)
 
 

@@ -36,8 +36,10 @@ from duly.jobs.run import Run
 from duly.jobs.task import Task
 from duly.jobs.worker import Tally, Worker
 from duly.kernel.clock import Clock
+from duly.kernel.duration import Duration
 from duly.kernel.errors import DatabaseUnavailable, InvalidArgument, UsageError
 from duly.kernel.outcome import Outcome
+from duly.kernel.payload import read_duration
 from duly.settings import Settings
 from duly.storage.database import Database
 
@@ -68,9 +70,9 @@ class ManualClock:
         with self._lock:
             return self._passed
 
-    def advance(self, by: float | timedelta) -> datetime:
-        """Let ``by`` pass (seconds or a timedelta, not negative). Returns the new instant."""
-        span = by if isinstance(by, timedelta) else timedelta(seconds=by)
+    def advance(self, by: Duration) -> datetime:
+        """Let ``by`` pass (seconds, a timedelta, or a text such as 5m; not negative). Returns the new instant."""
+        span = read_duration(by, "by")
         if span < timedelta(0):
             raise InvalidArgument("by", f"is {span}; time does not run backwards.", "Use set() to put the clock back.")
         with self._lock:
