@@ -101,3 +101,22 @@ def test_a_channel_that_publishing_paused_is_told_at_once_and_by_one_rule(
     clock.advance(timedelta(hours=5))
     assert raised(app).keys() == {("publish_paused", "ig"), ("queue_paused", "other")}
     assert room.list(PublicationFilter(channel="ig", status="failed")) == []
+
+
+def test_a_channel_that_is_held_is_told_at_once_and_until_it_publishes_again(
+    room: Publishing, world: World, app: Duly, clock: ManualClock
+) -> None:  # C046
+    world.script = [verdict(Kind.AWAY, "a firewall answers")] * 2
+    put(room)
+    drain(app)
+    seen = raised(app)
+    assert seen.keys() == {("publish_held", "ig")}
+    assert "a firewall answers" in seen["publish_held", "ig"]
+    clock.advance(60)
+    drain(app)
+    assert raised(app).keys() == {("publish_held", "ig")}
+    clock.advance(300)
+    drain(app)
+    for _ in range(3):  # it is calm for a minute
+        after = raised(app)
+    assert (len(world.posts), after) == (1, {})

@@ -136,3 +136,29 @@ def test_hashtags_are_told_apart_in_every_script() -> None:  # N2
     assert hashtags("#हिन्दी #हिन्दुस्तान") == ["हिन्दी", "हिन्दुस्तान"]
     assert hashtags("#กรุงเทพ, #กรุงไทย!") == ["กรุงเทพ", "กรุงไทย"]
     assert hashtags("#cafe\u0301 #cafe ＃日本 a#no &#39; #a_1-b") == ["café", "cafe", "日本", "a_1"]
+
+
+@pytest.mark.parametrize("text", ["\u200b", "\ufeff \u2060", "\u2800\u2800", "\u3164", "\u00ad", "\u200d\ufe0f"])
+def test_a_text_that_shows_nothing_is_empty(text: str) -> None:  # N3
+    assert said(Post("notes", text, title=text), Rules())[0].startswith("error caption is empty")
+    assert "error ig_first_comment is empty." in said(replace(POST, first_comment=text))
+    assert said(Post("notes", f"{text}é"), Rules()) == []
+
+
+def test_a_text_that_turns_its_direction_over_is_warned_of() -> None:  # N3
+    assert "not printed" in said(replace(POST, caption="file\u202egpj"))[0]
+    assert said(replace(POST, caption="שלום\u200f!")) == []
+
+
+@pytest.mark.parametrize(("name", "ending"), [("a.png", ".png"), ("a.WEBP", ".webp"), ("a.gif?width=5", ".gif")])
+def test_what_instagram_leaves_out_or_does_not_read_is_warned_of(name: str, ending: str) -> None:  # F of FAULTS_2
+    from duly.publishing.connectors.instagram import InstagramConnector
+
+    rules, image = InstagramConnector.rules, Asset(url=f"https://example.org/{name}", alt="apples")
+    found = said(replace(POST, channel="ig", title="Apples", link="https://example.org", assets=(image,)), rules)
+    assert [one.partition("; ")[0] for one in found] == [
+        "warning title is left out: ig publishes none.", "warning link is left out: ig publishes none.",
+        f"warning assets[0].url ends in {ending}",
+    ]  # fmt: skip
+    fine = Asset(url="https://example.org/a.JPG", alt="apples")
+    assert said(replace(POST, channel="ig", assets=(fine,)), rules) == []

@@ -173,6 +173,24 @@ def test_a_plan_is_made_once(client: httpx2.Client, publishing: Publishing) -> N
     assert count(publishing) == 2
 
 
+def test_what_lies_in_the_past_is_said_and_can_be_left_out(
+    client: httpx2.Client, publishing: Publishing, clock: ManualClock
+) -> None:  # N1
+    clock.set(datetime(2026, 3, 28, 12, tzinfo=UTC))
+    left = client.post(JOBS, json={"plan": PLAN, "skip_past": True}).json()
+    assert (left["created"], left["past"], left["skipped"], len(left["jobs"])) == (1, 0, 1, 1)
+    made = client.post(JOBS, json={"plan": PLAN}).json()
+    assert (made["created"], made["past"], made["skipped"]) == (1, 1, 0)
+    assert [one["past"] for one in made["jobs"]] == [True, False]
+    assert client.post(JOBS, json={"plan": PLAN}).json()["past"] == 0, "it was there already"
+    one = client.post(JOBS, json=job(run_at="1970-01-01T00:00:00Z", idempotency_key="old")).json()
+    assert (one["created"], one["past"]) == (True, True)
+    assert client.post(JOBS, json=job()).json()["past"] is False
+    clock.set(datetime(2027, 1, 1, tzinfo=UTC))
+    none = client.post(JOBS, json={"plan": PLAN | {"brand": "other"}, "skip_past": True})
+    assert (none.status_code, none.json()["jobs"], none.json()["skipped"]) == (200, [], 2)
+
+
 def test_a_wrong_plan_says_everything_that_is_wrong(client: httpx2.Client, publishing: Publishing) -> None:
     wrong = PLAN | {"key": "k", "slots": [*PLAN["slots"], {"at": "soon", "assets": ["/etc/hostname"]}]}
     said = problem(client.post(JOBS, json={"plan": wrong}), 422)

@@ -92,6 +92,10 @@ class Rules:
     #: The assets must be on a public URL.
     needs_url: bool = False
     first_comment: bool = False
+    #: How names of images end that it takes; empty: any.
+    image_endings: frozenset[str] = frozenset()
+    #: Fields of a post that it does not publish.
+    ignored: tuple[str, ...] = ()
 
 
 #: The fields of a payload. ``preview`` is read where a payload comes in; ``scheduled_at`` is the planned instant, for people.

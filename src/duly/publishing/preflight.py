@@ -39,7 +39,7 @@ _HASHTAG = re.compile(r"(?<![\w#＃&/])[#＃](?=\w)")
 _LINK = re.compile(r"https?:/*[^\s<>\"]*", re.IGNORECASE)
 _UNFILLED = re.compile(r"\{\{?\s*[A-Za-z_]\w*\s*\}?\}")
 #: What a text may hold besides printable characters: line breaks and tabs, joiners and marks of direction, which emoji and scripts use.
-_ODD = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd]")
+_ODD = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202d\u202e\ufffd]")
 #: The first bytes of what is an image or a video.
 _MAGIC = (
     (b"\xff\xd8\xff", 0, "image"), (b"\x89PNG\r\n\x1a\n", 0, "image"), (b"GIF8", 0, "image"), (b"WEBP", 8, "image"), (b"ftypavif", 4, "image"),
@@ -144,6 +144,15 @@ def length(text: str) -> int:
     return len(normalize("NFC", text))
 
 
+#: What shows nothing, though no category of characters says so: blanks of Braille and of Hangul.
+_BLANK = frozenset("\u2800\u3164\u115f\u1160\uffa0")
+
+
+def is_blank(text: str) -> bool:
+    """Does a text show nothing? Blanks, and characters that nobody sees."""
+    return all(char.isspace() or char in _BLANK or category(char) in ("Cf", "Cc", "Mn") for char in text)
+
+
 def _error(name: str, message: str) -> Finding:
     return Finding(Severity.ERROR, name, message)
 
@@ -153,7 +162,7 @@ def _warning(name: str, message: str) -> Finding:
 
 
 def _texts(post: Post, rules: Rules) -> Iterator[Finding]:
-    if not (post.caption.strip() or post.title.strip() or post.link or post.assets):
+    if is_blank(post.caption) and is_blank(post.title) and not (post.link or post.assets):
         yield _error("caption", "is empty, and there is no title, no link and no asset: nothing would be published.")
     long = length(post.caption)
     if rules.caption_most is not None and long > rules.caption_most:
@@ -175,6 +184,9 @@ def _texts(post: Post, rules: Rules) -> Iterator[Finding]:
             yield _warning(
                 name, "has characters that are not printed: was it copied from somewhere, or read in a wrong encoding?"
             )
+    for name in rules.ignored:
+        if getattr(post, name):
+            yield _warning(name, f"is left out: {post.channel} publishes none.")
     if "\n" in post.title:
         yield _warning("title", "has more than one line.")
 
@@ -286,6 +298,9 @@ def _asset(asset: Asset, at: str, channel: str, rules: Rules) -> Iterator[Findin
     for kind, endings in _ENDINGS.items():
         if kind != asset.kind and ending in endings:
             yield _warning(f"{at}.kind", f"is {asset.kind}, and the name ends in {ending}.")
+    if asset.kind == "image" and rules.image_endings and ending in _ENDINGS["image"] - rules.image_endings:
+        takes = ", ".join(sorted(rules.image_endings))
+        yield _warning(f"{at}.url" if asset.url else f"{at}.path", f"ends in {ending}; {channel} takes {takes}.")
     if asset.kind == "image" and not asset.alt.strip():
         yield Finding(Severity.HINT, f"{at}.alt", "is empty: describe the image for those who do not see it.")
 
@@ -340,7 +355,7 @@ def _comment(post: Post, rules: Rules) -> Iterator[Finding]:
     if text is None:
         return
     name = "ig_first_comment"
-    if not text.strip():
+    if is_blank(text):
         yield _error(name, "is empty.")
         return
     if not rules.first_comment:

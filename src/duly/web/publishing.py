@@ -80,6 +80,9 @@ class JobIn(_Strict):
     run_at: Instant | None = Field(None, description="Without it: now.")
     idempotency_key: Name | None = Field(None, description="Without it: a UUID. Not with a plan: that makes its own.")
     plan: dict[str, Any] | None = Field(None, description="A plan as in a file; paths of files are refused.")
+    skip_past: bool = Field(
+        False, description="Leave out the posts of a plan that lie in the past; else they are due at once."
+    )
     override: str | None = Field(None, description="Enqueue although checks fail, and why; it is audited.")
 
 
@@ -162,11 +165,14 @@ class Made(BaseModel):
 
     job: Job
     created: bool
+    past: bool = Field(False, description="It was made for an instant that lay in the past: it is due at once.")
 
 
 class MadeMany(BaseModel):
     jobs: list[Made]
     created: int
+    past: int = Field(0, description="How many were made for an instant that lay in the past: they are due at once.")
+    skipped: int = Field(0, description="How many `skip_past` left out.")
 
 
 class Previewed(BaseModel):
@@ -244,13 +250,24 @@ def router(app: Host, *, tenant: str | None = None) -> APIRouter:
                 raise InvalidArgument("channel", "is not given.")
             response.status_code = 200
             return previewed(given.channel, _payload(given.payload))
-        items = planned(given)
+        now = app.engine.clock.now()
+        every = planned(given)
+        items = [one for one in every if not (given.skip_past and given.plan is not None and one.run_at < now)]
         found = publishing.enqueue_plan(items, tenant=whose, override=given.override, actor=ACTING.get())
-        out = [Made(job=_job(job), created=created) for job, created in found]
+        asked = given.plan is not None or given.run_at is not None
+        out = [
+            Made(job=_job(job), created=created, past=created and asked and one.run_at < now)
+            for one, (job, created) in zip(items, found, strict=True)
+        ]
         if not any(one.created for one in out):
             response.status_code = 200
         if given.plan is not None:
-            return MadeMany(jobs=out, created=sum(one.created for one in out))
+            return MadeMany(
+                jobs=out,
+                created=sum(one.created for one in out),
+                past=sum(one.past for one in out),
+                skipped=len(every) - len(items),
+            )
         if not out[0].job.gone:
             response.headers["Location"] = request.url_for(_ONE, id=str(out[0].job.id)).path
         return out[0]

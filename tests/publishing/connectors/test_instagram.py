@@ -415,3 +415,22 @@ def test_a_refusal_that_leaves_no_doubt_is_not_asked_about(meta: Meta, answer: A
     meta.script(PUBLISH, answer)
     refused(insta(meta).publish(post(), MemoryNotebook()))
     assert meta.asked[-1].path.endswith("/media_publish")
+
+
+def test_a_post_whose_answer_was_lost_is_named_by_the_one_medium_with_its_caption(meta: Meta) -> None:  # N9
+    def listed(*media: dict[str, Any]) -> Published | None:
+        meta.script("GET .*/media", (200, {}, {"data": list(media)}))
+        facts = {"container": container, "ahead_at": "2026-06-01T10:00:00+00:00"}
+        return run(insta(meta).reconcile(post(), MemoryNotebook(facts=facts)))
+
+    run(insta(meta).publish(post(), MemoryNotebook()))
+    (container,) = meta.containers
+    meta.containers[container].status = "PUBLISHED"
+    mine = {"id": "7", "caption": "Sale ", "timestamp": "2026-06-01T10:00:09+0000", "permalink": "https://i.example/7"}
+    assert listed({**mine, "id": "8", "caption": "Sales"}, mine) == Published("7", "https://i.example/7")
+    assert listed({**mine, "timestamp": "2026-06-01T09:59:00+0000"}) == Published(), "an older one is another post"
+    assert listed(mine, {**mine, "id": "9"}) == Published(), "of two nobody can tell"
+    assert listed() == Published()
+    meta.script("GET .*/media", (500, {}, None))
+    facts = {"container": container, "ahead_at": "2026-06-01T10:00:00+00:00"}
+    assert run(insta(meta).reconcile(post(), MemoryNotebook(facts=facts))) == Published(), "it is there all the same"

@@ -46,7 +46,7 @@ class InstagramConnector:
     name = "instagram"
     rules = Rules(
         caption_most=2200, assets_least=1, assets_most=10, asset_bytes={"image": 8 * 1024 * 1024, "video": 300 * 1024 * 1024},
-        hashtags_most=30, comment_most=2200, needs_url=True, first_comment=True,
+        hashtags_most=30, comment_most=2200, needs_url=True, first_comment=True, image_endings=frozenset({".jpg", ".jpeg"}), ignored=("title", "link"),
     )  # fmt: skip
 
     def __init__(
@@ -299,7 +299,7 @@ class InstagramConnector:
         media_type(post)
 
     def preview(self, post: Post) -> Mapping[str, Any]:
-        ignored = [name for name in ("title", "link") if getattr(post, name)]
+        ignored = [name for name in self.rules.ignored if getattr(post, name)]
         kind = media_type(post, strict=False)
         return shared.preview(
             self.name, post, media_type=kind, requests=len(post.assets) + 1 if kind == "CAROUSEL" else 1, ignored=ignored
