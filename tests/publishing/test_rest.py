@@ -89,7 +89,7 @@ def test_a_post_is_enqueued_once_per_channel_and_key(client: httpx2.Client, publ
     assert (made["status"], made["attempts"], made["run_at"]) == ("pending", 0, "2026-03-27T18:00:00Z")  # R002-21
     assert client.get(first.headers["location"]).json() == made
     again = client.post(JOBS, json=given)
-    assert (again.status_code, again.json()) == (200, {"job": made, "created": False})
+    assert (again.status_code, again.json()) == (200, {"job": made, "created": False, "past": False})
     assert client.post(JOBS, json=job("broken", idempotency_key="k")).status_code == 201
     # R002-5: without a key, a UUID
     one, two = (client.post(JOBS, json=job()).json()["job"] for _ in range(2))
