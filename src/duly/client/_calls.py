@@ -1023,6 +1023,7 @@ class PublishingJobIn(TypedDict):
     run_at: NotRequired[str | None]
     idempotency_key: NotRequired[str | None]
     plan: NotRequired[dict[str, Any] | None]
+    skip_past: NotRequired[bool]
     override: NotRequired[str | None]
 
 
@@ -1031,11 +1032,14 @@ class PublishingMade(TypedDict):
 
     job: PublishingJob
     created: bool
+    past: NotRequired[bool]
 
 
 class PublishingMadeMany(TypedDict):
     jobs: list[PublishingMade]
     created: int
+    past: NotRequired[int]
+    skipped: NotRequired[int]
 
 
 class PublishingPage(TypedDict):
