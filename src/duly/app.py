@@ -488,7 +488,7 @@ class Duly:
         worker = Worker(self.engine, queues, name)
         if "schedules" in vars(self):  # else nothing is declared
             self.schedules.sync()
-            worker.declares = self.schedules.declarations()
+            worker.declares |= self.schedules.declarations()
             worker.house.add("declarations", KEEP_EVERY, self.schedules.catch_up, first=KEEP_EVERY)
         schedules = Watch(self.db, self._scheduler)
         worker.accompany("schedules", schedules.step, schedules.bell.ring)

@@ -5,12 +5,15 @@ Source: R001, T001-x (a schedule that cannot be read stops no other), ADR 0028.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+
+import orjson
 
 from duly.automations.plan import Limits
 from duly.automations.providers.base import Message, Role
@@ -102,6 +105,8 @@ class Automation:
     updated_at: datetime
     #: Why its schedule could not be read.
     error: str | None = None
+    #: What of its definition this program cannot read, with why: newer code has written it. Such a part is as usual in ``definition``.
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     last_execution_id: int | None = None
     #: Ids of its last sessions, the newest first.
     execution_history: tuple[int, ...] = ()
@@ -252,6 +257,16 @@ def read_asking(value: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def read_kept_asking(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, as it is kept. Raises InvalidArgument also for what only newer code knows."""
+    for name in value:
+        if name not in ASKING:
+            raise InvalidArgument(
+                quoted(name), "is nothing that this program knows.", f"Known are {', '.join(ASKING)}."
+            )
+    return read_asking(value)
+
+
 def asking_json(d: Definition) -> dict[str, Any]:
     """How it is asked, as it is kept: what is not as usual."""
     found = {name: getattr(d, name) for name in ASKING}
@@ -286,6 +301,12 @@ def definition_json(definition: Definition) -> dict[str, Any]:
         "catch_up_window": None if window is None else window.total_seconds(), "limits": limits_json(definition.limits),
         **{name: getattr(definition, name) for name in ASKING},
     }  # fmt: skip
+
+
+def definition_mark(definition: Definition) -> str:
+    """A mark of a definition, for telling which of two code declared later. A field that is as usual is none of it."""
+    said = {name: value for name, value in definition_json(definition).items() if value not in (None, False, [], {})}
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]
 
 
 def schedule_json(schedule: Schedule | None) -> dict[str, Any] | None:

@@ -159,7 +159,7 @@ class CallMaker:
             self.records.begin_call(connection, call, now, tool.timeout)
             return self.records.move_call(connection, call, "call", now)
 
-        made = session.calls + 1 if call.status is CallStatus.ASKED else session.calls
+        made, behind = session.calls + 1 if call.status is CallStatus.ASKED else session.calls, len(self.fence.left)
         call = await self.fence.write(ahead, calls=made)
         event = "do"
         try:
@@ -171,7 +171,7 @@ class CallMaker:
             if isinstance(error, asyncio.CancelledError) and self.fence.is_interrupted():
                 raise
             event, result = "fail", failure(own(error), tool.timeout)
-        await self._close(session, call, after, event, result)
+        await self._close(session, call, after, event, result, goes_on=len(self.fence.left) > behind)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, Any], tool: FunctionTool) -> Any:
         """Wait for a function. A plain one on its thread cannot be stopped: where the session lost its slot it is waited for all the same, so
@@ -232,8 +232,14 @@ class CallMaker:
 
     # ------------------------------------------------------------------ its end
 
-    async def _close(self, session: Session, call: Call, after: int, event: str, result: str) -> None:
+    async def _close(
+        self, session: Session, call: Call, after: int, event: str, result: str, goes_on: bool = False
+    ) -> None:
+        """``goes_on``: its function was given up after its timeout, and its thread goes on: that keeps the slot, too (R001-54)."""
+
         def act(connection: Connection, now: datetime) -> CallStatus:
+            if goes_on:
+                self.records.note_left(connection, call)
             return self._closed(connection, now, session, call, after, event, result)
 
         self._tell(session, call, await self.fence.finish(act))

@@ -44,6 +44,7 @@ from duly.automations.session import (
     SessionType,
     Status,
 )
+from duly.automations.store import QUEUE as QUEUE
 from duly.automations.store import Busy, SessionStore, Slot, SlotLost
 from duly.jobs.admin import JobAdmin
 from duly.jobs.engine import Engine
@@ -51,8 +52,8 @@ from duly.jobs.enqueue import NewJob
 from duly.kernel.errors import NotFound, WrongState
 from duly.kernel.localtime import TICK
 
-#: The task that runs the rounds of a session, and its queue.
-AI_SESSION, QUEUE = "AI_SESSION", "automations"
+#: The task that runs the rounds of a session.
+AI_SESSION = "AI_SESSION"
 #: Who moves sessions when nobody else does, for the trail.
 ACTOR = "automations"
 #: Audit actions.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
-from sqlalchemy import Connection, Text, cast, delete, insert, null, select, update
+from sqlalchemy import ClauseElement, Connection, Text, cast, delete, insert, null, select, update
 from sqlalchemy.exc import IntegrityError
 
 from duly.audit.store import record
@@ -18,23 +18,30 @@ from duly.automations.automation import (
     Automation,
     Definition,
     asking_json,
+    definition_mark,
     limits_json,
-    read_asking,
+    read_kept_asking,
     read_limits,
+    read_window,
     schedule_json,
 )
+from duly.automations.plan import Limits
 from duly.automations.providers.base import Message, Role
 from duly.automations.records import RecordStore
 from duly.automations.session import SessionType, Status
 from duly.automations.store import SessionStore
 from duly.automations.tables import ai_messages, automations
-from duly.kernel.errors import InvalidArgument, UnreadableHere
+from duly.jobs.declarations import is_behind, living
+from duly.kernel.errors import InvalidArgument, UnreadableHere, brief
 from duly.kernel.localtime import zone
 from duly.kernel.payload import MOST_ID
 from duly.kernel.recurrence import CivilSchedule, Schedule, schedule_from_json
 from duly.storage.database import Database
 
+T = TypeVar("T")
 A = automations.c
+#: How many definitions that code has declared of an automation are remembered, by their marks.
+MOST_MARKS = 50
 #: A schedule as its text: one that cannot be read keeps nobody from reading the rest (T001-x).
 _ROW = [cast(column, Text).label("schedule") if column.name == "schedule" else column for column in A]
 
@@ -100,11 +107,17 @@ class DefinitionStore:
 
     def change(
         self, connection: Connection, known: Automation, d: Definition, now: datetime, actor: str, *, enabled: bool | None = None,
-        reference_at: datetime | None = None,
+        reference_at: datetime | None = None, is_whole: bool = False,
     ) -> None:  # fmt: skip
-        """Write a new version of an automation, its row locked."""
+        """Write a new version of an automation, its row locked. A part that newer code has written, and this program cannot read, stays as it is
+        where it is not what is changed, unless the definition is given whole (``is_whole``)."""
+        before = _columns(known.definition)
         values: dict[str, Any] = {
-            **_columns(d),
+            **{
+                name: value
+                for name, value in _columns(d).items()
+                if is_whole or name not in known.unreadable or _differs(value, before[name])
+            },
             "version": known.version + 1,
             "updated_at": now,
             "updated_by": actor,
@@ -120,6 +133,33 @@ class DefinitionStore:
             connection.execute(delete(ai_messages).where(ai_messages.c.session_id == known.seed_session_id))
             self.records.say(connection, known.seed_session_id, d.messages, now)
 
+    def declared(self, connection: Connection, ident: int, tenant: str, d: Definition) -> str | None:
+        """How a definition of code stands: ``last``, code declared it last; ``behind``, newer code has replaced it and lives; None: it counts."""
+        kept = connection.execute(select(A.declared).where(A.id == ident)).scalar() or {}
+        own, last = definition_mark(d), kept.get("last")
+        if own == last:
+            return "last"
+        lives = living(self.db, connection).get(declaration(tenant, d.name), ())
+        # as the rule wants it: the order in which they came first, and behind it the one that counts now
+        return "behind" if last is not None and is_behind(own, [*kept.get("order", ()), last], lives) else None
+
+    def note_declared(self, connection: Connection, ident: int, d: Definition) -> None:
+        """Code declares an automation so."""
+        kept = connection.execute(select(A.declared).where(A.id == ident)).scalar() or {}
+        own = definition_mark(d)
+        order = list(dict.fromkeys([*kept.get("order", ()), own]))[-MOST_MARKS:]
+        connection.execute(update(automations).where(A.id == ident).values(declared={"last": own, "order": order}))
+
+    def undeclared(self, connection: Connection, tenant: str | None) -> list[tuple[str, str]]:
+        """(tenant, name) of automations that code declared once and no living worker's code declares now; none where no worker says."""
+        names = set(living(self.db, connection))
+        query = (
+            select(A.tenant, A.name).where(A.removed_at.is_(None), A.declared.is_not(None)).order_by(A.tenant, A.name)
+        )
+        if tenant is not None:
+            query = query.where(A.tenant == tenant)
+        return [(t, n) for t, n in connection.execute(query) if names and declaration(t, n) not in names]
+
     def remove(self, connection: Connection, ident: int, now: datetime, actor: str) -> None:
         values = {"removed_at": now, "updated_at": now, "updated_by": actor, "is_enabled": False}
         connection.execute(update(automations).where(A.id == ident).values(**values))
@@ -129,43 +169,76 @@ class DefinitionStore:
         query = select(A.id, A.tenant, A.slot, A.triggers).where(A.is_enabled, A.removed_at.is_(None)).order_by(A.id)
         if tenant is not None:
             query = query.where(A.tenant == tenant)
-        return [Placed(row.id, row.tenant, row.slot) for row in connection.execute(query).all() if name in row.triggers]
+        return [
+            Placed(row.id, row.tenant, row.slot)
+            for row in connection.execute(query).all()
+            if isinstance(row.triggers, list) and name in row.triggers
+        ]
 
     def triggers(self, connection: Connection) -> set[str]:
         """The names of all events that run something."""
         query = select(A.triggers).where(A.is_enabled, A.removed_at.is_(None))
-        return {name for row in connection.execute(query).scalars() for name in row}
+        return {name for row in connection.execute(query).scalars() if isinstance(row, list) for name in row}
 
     def audit(self, connection: Connection, ident: int, tenant: str, actor: str, action: str, **meta: Any) -> None:
         shown = {name: value for name, value in meta.items() if value not in (None, "")}
         record(self.db, connection, actor=actor, action=action, entity="automation", entity_id=ident, tenant=tenant, meta=shown)  # fmt: skip
 
     def _automation(self, connection: Connection, row: Any) -> Automation:
-        problem = row.error
-        left: UnreadableHere | None = None
-        schedule: Schedule | None = None
+        unread, left = dict[str, str](), list[UnreadableHere]()
+
+        def part(name: str, read: Callable[[], T], usual: T) -> T:
+            try:
+                return read()
+            except (ValueError, TypeError, KeyError, AttributeError) as error:  # InvalidArgument, or no JSON at all
+                unread[name] = brief(error)
+                if isinstance(error, UnreadableHere):
+                    left.append(error)
+                return usual
+
+        def planned() -> Schedule | None:
+            return None if row.schedule is None else schedule_from_json(orjson.loads(row.schedule))
+
+        def bounds() -> Limits:
+            """As far as they are known here."""
+            return read_limits({name: row.limits[name] for name in LIMITS if name in row.limits})
+
+        schedule = part("schedule", planned, None)
         try:
-            schedule = None if row.schedule is None else schedule_from_json(orjson.loads(row.schedule))
             if isinstance(schedule, CivilSchedule):
                 zone(schedule.tz, "schedule.tz")
-        except UnreadableHere as error:
-            left = error
-        except ValueError as error:  # InvalidArgument, or no JSON at all
-            problem = str(error)
-        try:
-            limits = read_limits(row.limits)
-        except UnreadableHere as error:
-            limits, left = read_limits({name: row.limits[name] for name in LIMITS if name in row.limits}), error
-        window = None if row.catch_up_window is None else timedelta(seconds=row.catch_up_window)
-        messages = self.records.messages(connection, row.seed_session_id) or [Message(Role.USER, "")]
+        except UnreadableHere as error:  # it can be read, and not be planned here
+            left.append(error)
+
+        messages = part("messages", lambda: self.records.messages(connection, row.seed_session_id), list[Message]())
         definition = Definition(
-            row.name, tuple(replace(m, calls=()) for m in messages), schedule, tuple(row.triggers), tuple(row.tools), row.slot, row.provider,
-            row.model, bool(row.dismiss_older_instances), window, limits, **read_asking(row.asking or {}),
+            row.name,
+            tuple(replace(m, calls=()) for m in messages or [Message(Role.USER, "")]),
+            schedule,
+            part("triggers", lambda: _texts(row.triggers), ()),
+            part("tools", lambda: _texts(row.tools), ()),
+            row.slot, row.provider, row.model, bool(row.dismiss_older_instances),
+            part("catch_up_window", lambda: read_window(row.catch_up_window), None),
+            part("limits", lambda: read_limits(row.limits), part("limits", bounds, Limits())),
+            **part("asking", lambda: read_kept_asking(row.asking or {}), dict[str, Any]()),
         )  # fmt: skip
         return Automation(
             row.id, row.tenant, definition, bool(row.is_enabled), row.version, row.reference_at, row.seed_session_id, row.created_at, row.updated_at,
-            problem, row.last_execution_id, tuple(row.execution_history), left,
+            row.error if left else unread.get("schedule", row.error), unread, row.last_execution_id, tuple(row.execution_history),
+            left[0] if left else None,
         )  # fmt: skip
+
+
+def declaration(tenant: str, name: str) -> str:
+    """What a worker's row calls an automation that its code declares."""
+    return f"automation:{tenant}/{name}"
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Names, as they are kept. Raises TypeError."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError("it is no list of names")
+    return tuple(value)
 
 
 def name_taken(name: str) -> InvalidArgument:
@@ -183,6 +256,12 @@ def _free(name: str) -> Iterator[None]:
         if any(words in str(error.orig) for words in ("ix_automations_name", "automations.name")):
             raise name_taken(name) from None
         raise
+
+
+def _differs(one: Any, other: Any) -> bool:
+    """Are two values of a column different? What says NULL is no value that can be compared."""
+    texts = [str(value) if isinstance(value, ClauseElement) else value for value in (one, other)]
+    return bool(texts[0] != texts[1])
 
 
 def _columns(d: Definition) -> dict[str, Any]:

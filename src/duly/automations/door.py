@@ -11,7 +11,6 @@ from typing import Any
 
 from duly.automations.controller import AI_SESSION, QUEUE
 from duly.automations.duty import Duty
-from duly.automations.editing import Editing
 from duly.automations.executing import WANTED, Requested
 from duly.automations.executor import Running, run_session
 from duly.automations.host import Host
@@ -25,7 +24,7 @@ __all__ = ["WANTED", "Automations", "Requested"]
 _made = OnePer["Automations"]()
 
 
-class Automations(Editing, Looking, Duty):
+class Automations(Looking, Duty):
     """The automations of an application. An application has one: ``Automations(app)`` makes it, and later gives the same one."""
 
     def __new__(cls, app: Host) -> Automations:

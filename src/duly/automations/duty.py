@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import Connection
 
 from duly.automations.controller import ACTOR, AI_SESSION, QUEUE
+from duly.automations.editing import Editing
 from duly.automations.executing import HEARD, MOST_QUEUED, Executing
 from duly.automations.host import Host
 from duly.automations.looking import OWN
@@ -25,7 +26,7 @@ PRUNE_EVERY, PRUNED = 60.0, 200
 SHORTEST_KEPT = timedelta(days=2)
 
 
-class Duty(Executing):
+class Duty(Editing, Executing):
     """The duty of workers: they call ``keep`` every ``every`` seconds."""
 
     name, every = "automations", 0.5
@@ -66,6 +67,7 @@ class Duty(Executing):
         if clock.monotonic() - self._pruned >= PRUNE_EVERY:
             self._pruned = clock.monotonic()
             self._prune()
+            self.catch_up()
 
     def tick(self) -> None:
         """A pass over every slot, now: the watchdog, the queue, the scheduler (R001-2)."""

@@ -7,22 +7,31 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection
 
-from duly.automations.automation import Automation, Definition, check_tools, read_definition
+from duly.automations.automation import (
+    ASKING,
+    Automation,
+    Definition,
+    check_tools,
+    definition_mark,
+    read_definition,
+)
 from duly.automations.controller import DISABLED as OFF
 from duly.automations.controller import DROPPED, RESCHEDULED, Pass
-from duly.automations.definitions import name_taken
-from duly.automations.ground import Ground
+from duly.automations.definitions import declaration, name_taken
+from duly.automations.equipment import Equipment
+from duly.automations.store import tool_mark
 from duly.kernel.errors import InvalidArgument, WrongState
 from duly.kernel.payload import check_text
 
 # ``list`` is a method of the door
 Many: TypeAlias = list[Automation]
+Names: TypeAlias = list[tuple[str, str]]
 
 CREATED, CHANGED, REMOVED = "AUTOMATION_CREATED", "AUTOMATION_CHANGED", "AUTOMATION_REMOVED"
 ENABLED, DISABLED = "AUTOMATION_ENABLED", "AUTOMATION_DISABLED"
 
 
-class Editing(Ground):
+class Editing(Equipment):
     """The definitions of automations."""
 
     def _definition(self, said: Definition | Mapping[str, Any], base: Definition | None = None) -> Definition:
@@ -38,14 +47,16 @@ class Editing(Ground):
 
         Raises InvalidArgument naming the field, also for a name that is taken.
         """
-        d = self._definition(definition)
-        where = self._tenant(tenant)
+        return self._create(self._definition(definition), enabled, self._tenant(tenant), actor)
 
+    def _create(self, d: Definition, enabled: bool, where: str, actor: str, is_declared: bool = False) -> Automation:
         def act(c: Connection) -> Automation:
             self.controller.store.hold_slot(c, d.slot)
             if self._definitions.named(c, d.name, where) is not None:
                 raise name_taken(d.name)
             ident = self._definitions.add(c, where, d, enabled, self._db.present(c), actor)
+            if is_declared:
+                self._definitions.note_declared(c, ident, d)
             self._definitions.audit(c, ident, where, actor, CREATED, name=d.name)
             return self._known(c, ident, where)
 
@@ -54,20 +65,55 @@ class Editing(Ground):
     def ensure(
         self, definition: Definition | Mapping[str, Any], *, tenant: str | None = None, actor: str = "code"
     ) -> Automation:
-        """Make the automation of this name, or change it to this definition where it differs; it stays as enabled as it is."""
-        d = self._definition(definition)
-        where = self._tenant(tenant)
+        """What code declares: make the automation of this name, or change it to this definition where the code declares another one than last.
+
+        It stays as enabled as it is, and what a person has changed since stays until the code declares something else. An older definition than
+        newer code has declared is left alone while a worker with that newer code lives (ADR 0050): the event ``declaration_old`` says so.
+        """
+        d, where = self._definition(definition), self._tenant(tenant)
+        self._declared[where, d.name] = d
+        return self._declare(where, d, actor)
+
+    def _declare(self, where: str, d: Definition, actor: str) -> Automation:
         self._app.open()
         known = self._db.read(lambda c: self._definitions.named(c, d.name, where))
         if known is None:
             try:
-                return self.create(d, tenant=where, actor=actor)
+                return self._create(d, True, where, actor, is_declared=True)
             except InvalidArgument:  # somebody made it at this moment
                 known = self._db.read(lambda c: self._definitions.named(c, d.name, where))
                 if known is None:
                     raise
-        found = self.get(known, where)
-        return found if found.definition == d else self.update(known, d, tenant=where, actor=actor)
+        ident = known
+        found = self.get(ident, where)
+        stands = self._db.read(lambda c: self._definitions.declared(c, ident, where, d))
+        if stands == "behind":
+            if (where, d.name) not in self.behind:
+                self._app.events.emit("declaration_old", "warning", automation_name=d.name, tenant=where)
+            self.behind.add((where, d.name))
+            return found
+        self.behind.discard((where, d.name))
+        if stands == "last":
+            return found
+        if found.definition != d or found.unreadable:
+            found = self.update(ident, d, tenant=where, actor=actor)
+        self._db.write(lambda c: self._definitions.note_declared(c, ident, d))
+        return found
+
+    def declarations(self) -> dict[str, str]:
+        """What this program declares and defines, for a worker's row: automations with a mark of the definition, and tools."""
+        own = {declaration(where, name): definition_mark(d) for (where, name), d in self._declared.items()}
+        return own | {tool_mark(name): "" for name in self.tools.functions()}
+
+    def undeclared(self, tenant: str | None = None) -> Names:
+        """(tenant, name) of automations that code declared once (``ensure``) and no living worker's code declares now. They go on until a person
+        disables or removes them."""
+        return self._read(lambda c: self._definitions.undeclared(c, tenant))
+
+    def catch_up(self) -> None:
+        """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again."""
+        for where, name in sorted(self.behind):
+            self._declare(where, self._declared[where, name], "code")
 
     def update(
         self, automation: int | str, changes: Definition | Mapping[str, Any], *, version: int | None = None, tenant: str | None = None,
@@ -90,6 +136,12 @@ class Editing(Ground):
                     f"automation {known.id}", f"at version {known.version}", f"be changed from version {version}"
                 )
             base, d = known.definition, changed(known)
+            # a definition that is given whole replaces what newer code has written; a change of a part of it would lose the rest
+            is_whole = isinstance(changes, Definition)
+            merged = set() if isinstance(changes, Definition) else {"asking" if n in ASKING else n for n in changes}
+            for part in sorted(merged & {"limits", "asking"} & set(known.unreadable)):
+                written = f"written by newer code ({known.unreadable[part]})"
+                raise WrongState(f"{part} of automation {known.name}", written, "be changed by this program")
             if d.slot != base.slot and self.controller.store.unended(c, known.id):
                 raise WrongState(f"automation {known.name}", "in its slot, or about to be", "change its slot")
             if self._definitions.named(c, d.name, known.tenant) not in (None, known.id):
@@ -98,7 +150,7 @@ class Editing(Ground):
             moved = d.schedule != base.schedule
             if moved:
                 self.controller.drop(c, known.id, RESCHEDULED if known.is_enabled else OFF, now, done, actor)
-            self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None)
+            self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None, is_whole=is_whole)
             fields = [name for name in Definition.__slots__ if getattr(d, name) != getattr(base, name)]
             self._definitions.audit(c, known.id, known.tenant, actor, CHANGED, fields=fields)
             return self._known(c, known.id)

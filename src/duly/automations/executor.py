@@ -78,6 +78,9 @@ from duly.kernel.verdict import Kind, Refusal, Verdict
 #: Seconds between two writes of what is being said.
 SHOWN_EVERY = 0.25
 NO_PRICES = "the price of {model} at {provider} is not known, so a bound in cents cannot be held: set ai_prices (or ai_price_input and ai_price_output), or take limits.max_cents away"
+#: The parts of a definition without which a session is not run.
+CONCERNED = frozenset({"messages", "tools", "limits", "asking"})
+NEWER = "A worker with newer code runs it."
 NO_NETWORK = "the network is not there"
 #: What the handler answers where the session lost its slot.
 LOST = {"slot": "lost"}
@@ -108,7 +111,7 @@ async def run_session(
     try:
         try:
             ended = await rounds.run()
-        except (SlotLost, LeaseLost, Cancel, Snooze, DatabaseError):
+        except (SlotLost, LeaseLost, Cancel, Snooze, DatabaseError, UnreadableInput):
             raise
         except Exception as error:  # a session that hangs would hold the slot
             told = f"unexpected error: {type(error).__name__}"  # its message may repeat what was said
@@ -181,7 +184,7 @@ class Rounds:
     async def run(self) -> dict[str, Any]:
         """Turn after turn."""
         while True:
-            state = await self.db.arun(self.db.read, self._read)
+            state = await self.db.arun(self.db.read, self._read_all)
             turn = next_turn(state.messages, state.session.type)
             over: dict[str, Any] | None = None
             if isinstance(turn, MakeCall):
@@ -198,6 +201,29 @@ class Rounds:
             if over is not None:
                 return over
 
+    def _read_all(self, connection: Connection) -> State:
+        """What stands on record. What newer code has written and this program cannot read, or calls with tools that other workers have, is left
+        to them: the session is not concerned (E1). Raises UnreadableInput."""
+        try:
+            state = self._read(connection)
+            self.records.rounds(connection, state.session.id)
+            self.records.calls(connection, state.session.id)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = f"{self.fence.session_id} holds what this program cannot read: {brief(error)}"
+            raise UnreadableInput("session", problem, NEWER) from None
+        found = state.automation
+        if found is not None and (unread := {name: why for name, why in found.unreadable.items() if name in CONCERNED}):
+            name, why = next(iter(unread.items()))
+            problem = f"of automation {found.name} holds what this program cannot read: {why}"
+            raise UnreadableInput(name, problem, NEWER)
+        missing = [name for name in state.allowed.names if self.running.tools.find(name) is None]
+        elsewhere = self.store.defined_elsewhere(connection, missing) if missing else None
+        if elsewhere is not None:
+            raise UnreadableInput(
+                "tools", f"hold {elsewhere!r}, which another worker defines and this one does not.", NEWER
+            )
+        return state
+
     def _read(self, connection: Connection) -> State:
         session = self.store.session(connection, self.fence.session_id)
         if session is None or session.status is not Status.ACTIVE or session.activation != self.fence.activation:
@@ -205,10 +231,6 @@ class Rounds:
         automation = None
         if session.automation_id is not None:
             automation = self.controller.definitions.get(connection, session.automation_id, removed=True)
-            left = None if automation is None else automation.left
-            if left is not None and left.field.startswith("limits"):
-                # newer code has bounded it by what this process does not know
-                raise UnreadableInput(left.field, left.problem, left.remedy)
         return State(session, self.records.said(connection, session.id), automation)
 
     async def _end(self, reason: SessionEndReason, detail: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from duly.automations.automation import Automation
+from duly.automations.automation import Automation, Definition
 from duly.automations.controller import AI_SESSION, Pass, SessionController
 from duly.automations.definitions import DefinitionStore
 from duly.automations.host import Host
@@ -29,6 +29,9 @@ class Ground:
         self._controller: SessionController | None = None
         self._asked, self._triggers = threading.Event(), frozenset[str]()
         self._asked.set()
+        #: What code declares (``ensure``), by (tenant, name), and those of it that newer code has replaced.
+        self._declared: dict[tuple[str, str], Definition] = {}
+        self.behind = set[tuple[str, str]]()
 
     def _prepare(self, session: Session, activation: str) -> NewJob:
         given = {"session": session.id, "activation": activation}

@@ -18,6 +18,7 @@ from duly.automations.protocol import unanswered
 from duly.automations.providers.base import Message, Original, Role, ToolCall, Usage
 from duly.automations.session import CALL_LIFECYCLE, CallStatus, RoundReason
 from duly.automations.tables import ai_calls, ai_messages, ai_rounds, ai_sessions, automation_skips
+from duly.jobs.store import FAR
 from duly.storage.database import Database
 
 M, C, R = ai_messages.c, ai_calls.c, ai_rounds.c
@@ -220,6 +221,11 @@ class RecordStore:
             raise RuntimeError(f"call {call.number} of session {call.session_id} is not {call.status}")
         query = select(ai_calls).where(C.session_id == call.session_id, C.number == call.number)
         return _call(connection.execute(query).one())
+
+    def note_left(self, connection: Connection, call: Call) -> None:
+        """The function of a call was given up, and goes on on its thread for as long as it likes."""
+        mine = C.session_id == call.session_id, C.number == call.number
+        connection.execute(update(ai_calls).where(*mine).values(may_take_until=FAR))
 
     # ------------------------------------------------------------------ rounds
 

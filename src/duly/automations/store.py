@@ -29,7 +29,10 @@ from duly.automations.session import (
     read_end_reason,
 )
 from duly.automations.tables import ai_calls, ai_sessions, automation_skips, automation_slots, automations
-from duly.jobs.tables import jobs, jobs_done
+from duly.jobs.declarations import LIVES
+from duly.jobs.run import UNREADABLE
+from duly.jobs.store import FAR
+from duly.jobs.tables import jobs, jobs_done, workers
 from duly.kernel.errors import DulyError, UnreadableHere
 from duly.kernel.localtime import zone
 from duly.kernel.payload import MOST_ID
@@ -50,6 +53,8 @@ _LIVE = [Status.QUEUED.value, Status.ACTIVE.value, Status.INTERRUPTED.value]
 _ENDED = [reason.value for reason in sorted(ENDED)]
 
 
+#: The queue of sessions.
+QUEUE = "automations"
 #: The slot of automations and chats that name none.
 DEFAULT = "default"
 
@@ -232,7 +237,8 @@ class SessionStore:
         tool, job = None, self.job(connection, session.job_id, now)
         if job.lives and job.started_at is not None:
             c = ai_calls.c
-            open_ = c.status.in_([CallStatus.ASKED.value, CallStatus.CALLED.value])
+            # or given up after its timeout, while its thread goes on
+            open_ = or_(c.status.in_([CallStatus.ASKED.value, CallStatus.CALLED.value]), c.may_take_until >= FAR)
             # begun by this job: what an earlier one had begun ended with its worker
             begun = select(c.tool).where(c.session_id == session.id, open_, c.begun_at >= job.started_at)
             tool = connection.execute(begun.limit(1)).scalar()
@@ -356,6 +362,16 @@ class SessionStore:
 
     # ------------------------------------------------------------------ facts
 
+    def defined_elsewhere(self, connection: Connection, tools: Sequence[str]) -> str | None:
+        """The first of some tools that a living worker which runs sessions defines, as it says in its row."""
+        w, since = workers.c, self.db.present(connection) - timedelta(seconds=LIVES)
+        for worker in connection.execute(select(w.queues, w.tasks, w.declares).where(w.seen_at >= since)):
+            if QUEUE in (worker.queues or {}):
+                for name in tools:
+                    if name in (worker.tasks or ()) or tool_mark(name) in (worker.declares or {}):
+                        return name
+        return None
+
     def any_lost(self, connection: Connection) -> bool:
         """Is there a session that has a slot and whose job does not live any more, or one that waits for a slot that nobody has?"""
         lives = exists().where(jobs.c.id == S.job_id)
@@ -386,13 +402,16 @@ class SessionStore:
 
     def job(self, connection: Connection, job_id: int, now: datetime) -> Job:
         """How the job of a session stands. One whose lease has lapsed does not live (T001-b)."""
-        query = select(jobs.c.status, jobs.c.lease_until, jobs.c.due_at, jobs.c.started_at).where(jobs.c.id == job_id)
+        query = select(jobs.c.status, jobs.c.lease_until, jobs.c.due_at, jobs.c.started_at, jobs.c.error).where(
+            jobs.c.id == job_id
+        )
         for again in (False, True):  # it may move back at this moment
             row = connection.execute(query).first()
             if row is not None:
                 running = row.status == "running"
                 lapsed = running and row.lease_until is not None and row.lease_until < now
-                waits = not running and (row.due_at is None or row.due_at <= now)
+                unread = isinstance(row.error, dict) and row.error.get("type") == UNREADABLE
+                waits = not running and (row.due_at is None or row.due_at <= now or unread)
                 return Job(not lapsed, waits=waits, started_at=row.started_at if running else None, due_at=row.due_at)
             ended = None if again else connection.execute(select(jobs_done.c.status).where(jobs_done.c.id == job_id)).scalar()  # fmt: skip
             if ended is not None:
@@ -527,6 +546,11 @@ class SessionStore:
 def _read(name: str, schedule: str) -> Schedule:
     """The schedule of an automation from its JSON text. Remembered: each pass reads those of all automations. Raises InvalidArgument."""
     return schedule_from_json(orjson.loads(schedule)).named(name)
+
+
+def tool_mark(name: str) -> str:
+    """What a worker's row calls a tool that its code defines."""
+    return f"tool:{name}"
 
 
 def session_of(row: Any) -> Session:

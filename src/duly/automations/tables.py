@@ -75,6 +75,8 @@ automations = Table(
     Column("removed_at", Instant),
     #: How it is asked (JSON object: max_tokens, temperature, no_call, max_unanswered), where it is not as usual.
     Column("asking", Json),
+    #: What code has declared of it (``ensure``; JSON object): `last`, a mark of the last definition, and `order`, the marks as they came first.
+    Column("declared", Json),
     info=ddl(sqlite_autoincrement=True),
 )
 _there = "removed_at IS NULL"
@@ -184,7 +186,7 @@ ai_calls = Table(
     Column("asked_at", Instant, nullable=False),
     #: When its function was called last; null before, and for a task.
     Column("begun_at", Instant),
-    #: Until when it may go on without a sign, where the function has a timeout.
+    #: Until when it may go on without a sign, where the function has a timeout; far away where it was given up then and goes on.
     Column("may_take_until", Instant),
     Column("finished_at", Instant),
     PrimaryKeyConstraint("session_id", "number"),

@@ -159,6 +159,10 @@ class Toolbox:
         known = {*self._functions, *self._app.engine.tasks, *self._elsewhere}
         return sorted(name for name in known if not is_of_a_room(name))
 
+    def functions(self) -> list[str]:
+        """The functions that are registered."""
+        return sorted(self._functions)
+
     def specs(self, allowed: Iterable[str]) -> tuple[ToolSpec, ...]:
         """What a model is told of the tools that it may call, in that order. Names of none are left out."""
         found = (self.find(name) for name in dict.fromkeys(allowed))
