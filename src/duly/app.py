@@ -27,6 +27,7 @@ from duly.jobs.enqueue import NewJob
 from duly.jobs.filter import JobFilter
 from duly.jobs.job import Enqueued, Job
 from duly.jobs.queues import QueueSettings
+from duly.jobs.run import CAUSED, cause
 from duly.jobs.session import borrowed
 from duly.jobs.task import Options, Task, check_same
 from duly.jobs.worker import Worker
@@ -366,12 +367,14 @@ class Duly:
         return task.codec.encode(arguments, self.settings.max_payload)
 
     def _new(self, name: str, queue: str, text: str, priority: int, max_attempts: int | None, o: Options) -> NewJob:
-        meta, trace = None, traceparent()
-        if o.meta is not None or trace is not None:
+        meta, trace, caused = None, traceparent(), cause()
+        if o.meta is not None or trace is not None or caused is not None:
             carried = dict(o.meta or {})
             check_value(carried, "meta")
             if trace is not None:
                 carried.setdefault("traceparent", trace)
+            if caused is not None:
+                carried.setdefault(CAUSED, caused)
             meta = orjson.dumps(carried).decode()
             check_size(len(meta), self.settings.max_payload, "meta")
         unique: str | float = "forever"

@@ -144,6 +144,36 @@ def test_the_slot_is_free_when_the_thread_of_a_plain_tool_has_ended(tmp_path: Pa
     app.close()
 
 
+def test_a_tool_that_was_given_up_after_its_timeout_keeps_the_slot_while_it_goes_on(tmp_path: Path) -> None:  # R001-54
+    """The session went on behind it, and lost its slot."""
+    app = Duly(f"sqlite:///{tmp_path / 'jobs.db'}", lease=0.6, sqlite_synchronous="NORMAL")
+    room, go, asked = Automations(app), threading.Event(), threading.Event()
+
+    def paused(_: Any) -> Any:
+        asked.set()
+        assert go.wait(30)
+        return done()
+
+    ai = Ai(calls("slow"), paused)
+    room.use("ai", ai)
+    room.tools.add(lambda: go.wait(30), name="slow", timeout=0.2)
+    first = room.create({"name": "first", "prompt": "x", "provider": "ai", "tools": ["slow"]})
+    second = room.create({"name": "second", "prompt": "x", "provider": "ai"})
+    with working(app.worker(queues={"automations": 5})):
+        session = room.run(first.id).session
+        wait_until(lambda: [call.status for call in room.calls(session.id)] == ["failed"])
+        room.stop(session.id)
+        other = room.run(second.id)
+        assert other.control is SessionControl.QUEUED
+        [slot] = room.slots()
+        assert slot.busy is not None and slot.busy.words == f"a call of slow of session {session.id} is still under way"
+        [check] = [check for check in room.why(second.id) if check.name == "slot"]
+        assert not check.met and slot.busy.words in check.detail
+        go.set()
+        wait_until(lambda: room.session(other.session.id).status is Status.ENDED)
+    app.close()
+
+
 def heard(app: Duly) -> bool:
     """Has a worker been told that a job is to stop, and gone on beating since?"""
     rows = app.db.read(lambda c: c.execute(text("SELECT cancel_requested FROM jobs WHERE task = 'AI_SESSION'")).all())

@@ -33,7 +33,7 @@ from duly.jobs.calling import called, own, with_session
 from duly.jobs.codec import Arguments, encode_output
 from duly.jobs.job import LIVE, Job
 from duly.jobs.job import Status as JobStatus
-from duly.jobs.run import LeaseLost, Settled, clean, is_unawaited
+from duly.jobs.run import LeaseLost, Settled, causing, clean, is_unawaited
 from duly.jobs.settle import Settlement
 from duly.jobs.store import FAR, RESUME
 from duly.jobs.tables import job_keys
@@ -96,12 +96,13 @@ class CallMaker:
         try:
             if isinstance(tool, FunctionTool):
                 text = tool.codec.encode(asked.arguments, self.engine.settings.max_payload)
-                await self._function(session, call, tool, tool.codec.decode(text), after)
+                with causing(self.fence.job.claimed.id):  # what the function enqueues is known to come from here
+                    await self._function(session, call, tool, tool.codec.decode(text), after)
                 return
             assert isinstance(tool, TaskTool)
-            new = self.app.prepare(
-                tool.name, asked.arguments, tenant=session.tenant, parent=self.fence.job.claimed.id, key=call.key
-            )
+            own = self.fence.job.claimed.id
+            with causing(own):
+                new = self.app.prepare(tool.name, asked.arguments, tenant=session.tenant, parent=own, key=call.key)
             new.on_conflict = "apart"  # whatever job holds the key of a call, the call is made
         except InvalidArgument as wrong:
             await close(refused, f"refused: {clean(str(wrong))[:LONGEST_ERROR]}")

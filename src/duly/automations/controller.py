@@ -49,6 +49,7 @@ from duly.automations.store import Busy, SessionStore, Slot, SlotLost
 from duly.jobs.admin import JobAdmin
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
+from duly.jobs.run import caused_by
 from duly.kernel.errors import NotFound, WrongState
 from duly.kernel.localtime import TICK
 
@@ -395,18 +396,18 @@ class SessionController:
 
     def causes(self, c: Connection, job_id: int) -> set[int]:
         """The automations whose sessions have caused a job: those among its ancestors, and what had caused these."""
-        found: set[int] = set()
-        for _ in range(MOST_ANCESTORS):
-            job = self.engine.reader.get_many(c, [job_id]).get(job_id)
+        found, seen, ahead = set[int](), set[int](), [job_id]
+        while ahead and len(seen) < MOST_ANCESTORS:
+            seen.add(ident := ahead.pop())
+            job = self.engine.reader.get_many(c, [ident]).get(ident)
             if job is None:
-                break
+                continue
             of = job.input.get("session") if job.task == AI_SESSION and isinstance(job.input, dict) else None
             session = self.store.session(c, of) if isinstance(of, int) else None
             if session is not None and session.automation_id is not None:
                 found |= {session.automation_id, *(session.options or {}).get(CAUSES, ())}
-            if job.parent_id is None:
-                break
-            job_id = job.parent_id
+            # what made it as a child, and the session one of whose tools enqueued it
+            ahead += [one for one in (job.parent_id, caused_by(job.meta)) if one is not None and one not in seen]
         return found
 
     def close_active_session(

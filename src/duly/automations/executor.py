@@ -206,6 +206,7 @@ class Rounds:
         to them: the session is not concerned (E1). Raises UnreadableInput."""
         try:
             state = self._read(connection)
+            allowed, _ = state.allowed, state.context
             self.records.rounds(connection, state.session.id)
             self.records.calls(connection, state.session.id)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -216,7 +217,7 @@ class Rounds:
             name, why = next(iter(unread.items()))
             problem = f"of automation {found.name} holds what this program cannot read: {why}"
             raise UnreadableInput(name, problem, NEWER)
-        missing = [name for name in state.allowed.names if self.running.tools.find(name) is None]
+        missing = [name for name in allowed.names if self.running.tools.find(name) is None]
         elsewhere = self.store.defined_elsewhere(connection, missing) if missing else None
         if elsewhere is not None:
             raise UnreadableInput(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from sqlalchemy import Connection
@@ -14,6 +15,7 @@ from duly.automations.definitions import DefinitionStore
 from duly.automations.host import Host
 from duly.automations.session import Session, SessionEndReason, SessionType, Status, resume_reason
 from duly.jobs.enqueue import NewJob
+from duly.jobs.run import uncaused
 from duly.kernel.errors import NotFound
 from duly.kernel.payload import check_id, check_text
 from duly.storage.database import Database
@@ -37,7 +39,9 @@ class Ground:
         given = {"session": session.id, "activation": activation}
         if session.status is Status.INTERRUPTED:
             given["reason"] = resume_reason(session.end_reason).value
-        return self._app.prepare(AI_SESSION, given, tenant=session.tenant, max_attempts=1)
+        new = self._app.prepare(AI_SESSION, given, tenant=session.tenant, max_attempts=1)
+        # whoever makes a pass is no cause of the session that gets the slot by it: what has caused that stands in its row
+        return replace(new, meta=uncaused(new.meta))
 
     @property
     def controller(self) -> SessionController:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias, TypeVar
 
@@ -11,11 +12,11 @@ from sqlalchemy import Connection
 from duly.automations.automation import Automation
 from duly.automations.controller import QUEUE
 from duly.automations.equipment import Equipment
-from duly.automations.plan import AutomationFacts, queue
+from duly.automations.plan import AutomationFacts, Skipped, queue
 from duly.automations.providers.base import TellsMissing
 from duly.automations.records import Call, Round, Said
 from duly.automations.session import Session, SessionType, Status
-from duly.automations.store import Slot
+from duly.automations.store import Busy, Slot
 from duly.automations.why import WhyFacts, next_planned, why
 from duly.jobs.ask import WORKER_GONE
 from duly.jobs.why import Check
@@ -101,6 +102,7 @@ class Looking(Equipment):
             mine, all_of_slot = self._facts(c, found)
             store, name = self.controller.store, found.definition.slot
             slot = next((one for one in store.slots(c) if one.name == name), None)
+            busy = None if slot is None else store.busy_with(c, slot, now)
             holder = None if slot is None or slot.session_id is None else store.session(c, slot.session_id)
             unended = set(store.unended(c, found.id))
             waiting = [one.session_id for one in queue(store.waiting(c, name))]
@@ -123,7 +125,7 @@ class Looking(Equipment):
             held = gate(queues.facts(c, queues.get(c, QUEUE)))
             return WhyFacts(
                 found, now, mine, holder if holder is not None and holder.is_active else None, self.controller.watch, _before(found.id, own, waiting, due), own,
-                interrupted, self.provider_problem(found), held if isinstance(held, Hold) else None, workers,
+                interrupted, self.provider_problem(found), held if isinstance(held, Hold) else None, workers, busy,
             )  # fmt: skip
 
         return why(self._read(ask))
@@ -166,7 +168,21 @@ class Looking(Equipment):
 
     def slots(self, tenant: str | None = None) -> Sequence[Slot]:
         """Every slot: who has it, and since when. ``tenant``: those that it has something to do with, and whose holder is another's is not told."""
-        return self._read(lambda c: self.controller.store.slots(c, tenant))
+
+        def ask(c: Connection) -> Sequence[Slot]:
+            store, now = self.controller.store, self._db.present(c)
+            return [replace(one, busy=_whose(store.busy_with(c, one, now), c)) for one in store.slots(c, tenant)]
+
+        def _whose(busy: Busy | None, c: Connection) -> Busy | None:
+            if busy is None or tenant is None or busy.session_id is None:
+                return busy
+            return busy if self.controller.store.session(c, busy.session_id, tenant) else Busy("")
+
+        return self._read(ask)
+
+    def skips(self, automation: int | str, limit: int = 10, tenant: str | None = None) -> Sequence[Skipped]:
+        """The planned instants of an automation that were left out, by the stretch, the latest first."""
+        return self._read(lambda c: self.controller.store.skips(c, self._find(c, automation, tenant).id, limit))
 
     def _of(self, session_id: int, tenant: str | None, fn: Callable[[Connection], R]) -> R:
         self.session(session_id, tenant)

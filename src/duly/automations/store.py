@@ -74,6 +74,8 @@ class Slot:
     #: What is still under way of the session that had it before (R001-54): the job that calls a function, the session one of whose calls is a job.
     busy_job_id: int | None = None
     busy_session_id: int | None = None
+    #: What that is, for whoever looks.
+    busy: Busy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,15 @@ class Busy:
     tool: str
     job_id: int | None = None
     session_id: int | None = None
+
+    @property
+    def words(self) -> str:
+        called = f" of {self.tool}" if self.tool else ""
+        return (
+            f"a call{called} of session {self.session_id} is still under way"
+            if self.session_id
+            else "a call is still under way"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +277,21 @@ class SessionStore:
                 return True
         of = slot.busy_session_id
         return of is not None and self.running_child(connection, of, now) is not None
+
+    def busy_with(self, connection: Connection, slot: Slot, now: datetime) -> Busy | None:
+        """What keeps a slot that nobody has: the session that had it, and the tool."""
+        if slot.session_id is not None or not self.is_busy(connection, slot, now):
+            return None
+        ident = slot.busy_session_id
+        if ident is None:
+            said = connection.execute(select(jobs.c.input).where(jobs.c.id == slot.busy_job_id)).scalar()
+            ident = said.get("session") if isinstance(said, dict) else None
+        if ident is None:
+            return Busy("", slot.busy_job_id)
+        c = ai_calls.c
+        begun = select(c.tool).where(c.session_id == ident, c.begun_at.is_not(None)).order_by(c.number.desc()).limit(1)
+        tool = self.running_child(connection, ident, now) or connection.execute(begun).scalar()
+        return Busy(tool or "", slot.busy_job_id, ident)
 
     def finish(self, connection: Connection, session_id: int, job_id: int, **values: Any) -> bool:
         """Write to a session that has lost its slot while the slot is kept for this job, which ends what it was doing: nobody has had it since.
@@ -526,6 +552,12 @@ class SessionStore:
                 automation_id=automation_id, first_at=skip.first_at, last_at=skip.last_at, count=skip.count, reason=skip.reason, acted_at=now
             )  # fmt: skip
             connection.execute(made.on_conflict_do_nothing())
+
+    def skips(self, connection: Connection, automation_id: int, limit: int) -> list[Skipped]:
+        """The planned instants that were left out, the latest first."""
+        k = automation_skips.c
+        query = select(k.first_at, k.last_at, k.count, k.reason).where(k.automation_id == automation_id)
+        return [Skipped(*row) for row in connection.execute(query.order_by(k.first_at.desc()).limit(limit))]
 
     def set_error(self, connection: Connection, automation_id: int, problem: str | None) -> bool:
         """Note why a schedule cannot be read. False where that is known."""

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from duly.automations.automation import Automation
 from duly.automations.plan import AutomationFacts, AutomationScheduler, Create, Watch, inactivity, upcoming
 from duly.automations.session import Session, SessionEndReason, SessionType
+from duly.automations.store import Busy
 from duly.jobs.why import Check
 from duly.kernel.gate import Hold
 
@@ -35,6 +36,8 @@ class WhyFacts:
     hold: Hold | None = None
     #: Workers alive that serve the queue of sessions.
     workers: Collection[str] = ()
+    #: What keeps the slot although nobody has it: a call of the session before.
+    busy: Busy | None = None
 
 
 def next_planned(automation: Automation, facts: AutomationFacts | None, now: datetime) -> datetime | None:
@@ -113,6 +116,9 @@ def _due(f: WhyFacts) -> Check:
 
 def _slot(f: WhyFacts) -> Check:
     slot, held = f.automation.definition.slot, f.holder
+    if held is None and f.busy is not None:
+        waits = "wait for its end; what it does cannot be stopped from here"
+        return Check("slot", False, f"slot {slot!r} is kept: {f.busy.words}", waits)
     if held is None:
         return Check("slot", True, f"slot {slot!r} is free")
     if held.tenant != f.automation.tenant:

@@ -149,10 +149,13 @@ def show_(which: int | str, last: int, tenant: str | None) -> None:
         _show_session(made, which, last, tenant)
         return
     a = made.get(which, tenant)
-    past = made.sessions(10, automation=a.id)
+    past, left_out = made.sessions(10, automation=a.id), made.skips(a.id)
     next_run, now = made.next_run(a.id), made._app.engine.clock.now()
     if state().json:
-        show.as_json({**document(a), "next_run": next_run, "sessions": [_session(s) for s in past]})
+        skips = [
+            {"first": one.first_at, "last": one.last_at, "count": one.count, "reason": one.reason} for one in left_out
+        ]
+        show.as_json({**document(a), "next_run": next_run, "sessions": [_session(s) for s in past], "skips": skips})
         return
     d = a.definition
     window = d.catch_up_window
@@ -168,6 +171,15 @@ def show_(which: int | str, last: int, tenant: str | None) -> None:
     if past:
         show.say("\nSessions")
         _sessions(past, now)
+    if left_out:
+        show.say("\nLeft out")
+        show.table(
+            "!first last !#how_many why",
+            (
+                (stamp(one.first_at), stamp(one.last_at) if one.count > 1 else "", one.count, one.reason)
+                for one in left_out
+            ),
+        )
 
 
 def _limits(a: Automation) -> str:
@@ -504,8 +516,10 @@ def _requested(made: Automations, found: Sequence[Requested]) -> None:
 
 
 def _held_by(made: Automations, slot: str) -> str:
-    found = next((one for one in made.slots() if one.name == slot and one.session_id is not None), None)
-    return "" if found is None else f", which session {found.session_id} has"
+    found = next((one for one in made.slots() if one.name == slot), None)
+    if found is not None and found.busy is not None:
+        return f", which is kept: {found.busy.words}"
+    return "" if found is None or found.session_id is None else f", which session {found.session_id} has"
 
 
 def _each(which: int | str, tenant: str | None, of: str, act: str) -> tuple[Automations, list[int]]:

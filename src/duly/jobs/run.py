@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AsyncContextDecorator, ContextDecorator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncContextDecorator, ContextDecorator, contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from types import NoneType
@@ -191,6 +191,44 @@ def trace_of(meta: str | None) -> str | None:
     if meta is None or '"traceparent"' not in meta:
         return None
     return tracing.checked(orjson.loads(meta).get("traceparent"))
+
+
+#: A job whose work is going on, where what that causes is to be known by it: in the meta of jobs that are enqueued meanwhile (``CAUSED``).
+CAUSE: ContextVar[int | None] = ContextVar("duly_cause", default=None)
+CAUSED = "caused_by"
+
+
+def cause() -> int | None:
+    """The job that has caused the present one, or is at work here. What it enqueues in turn is caused by the same one."""
+    found, run = CAUSE.get(), CURRENT.get()
+    if found is not None or run is None:
+        return found
+    meta = run.claimed.meta
+    return None if meta is None or f'"{CAUSED}"' not in meta else caused_by(orjson.loads(meta))
+
+
+@contextmanager
+def causing(job: int) -> Iterator[None]:
+    """What is enqueued within is known to be caused by this job."""
+    mark = CAUSE.set(job)
+    try:
+        yield
+    finally:
+        CAUSE.reset(mark)
+
+
+def uncaused(meta: str | None) -> str | None:
+    """The same meta (JSON text) without what has caused its job."""
+    if meta is None or f'"{CAUSED}"' not in meta:
+        return meta
+    rest = {name: value for name, value in orjson.loads(meta).items() if name != CAUSED}
+    return orjson.dumps(rest).decode() if rest else None
+
+
+def caused_by(meta: object) -> int | None:
+    """The job that has caused one with this meta."""
+    found = meta.get(CAUSED) if isinstance(meta, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 @tracing.source

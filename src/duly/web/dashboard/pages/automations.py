@@ -16,6 +16,7 @@ from duly.automations.door import Automations
 from duly.automations.protocol import FINISH
 from duly.automations.records import Call
 from duly.automations.session import CallStatus, Session, SessionType, Status
+from duly.automations.store import Slot
 from duly.jobs.ask import WORKER_GONE
 from duly.kernel.errors import NotFound
 from duly.kernel.payload import MOST_ID
@@ -26,6 +27,18 @@ Viewer: TypeAlias = Annotated[Identity, sees("automations")]
 Operator: TypeAlias = Annotated[Act, acts("automations", Role.OPERATOR)]
 #: Automations, waiting sessions and past sessions of one page; messages of a transcript.
 AUTOMATIONS, WAITING, PAST, MESSAGES = 200, 20, 20, 300
+
+
+def busy_words(room: Automations, slot: Slot, tenant: str | None) -> str:
+    """What keeps a slot that nobody has; of another tenant's only that something does."""
+    if slot.busy is None:
+        return ""
+    if tenant is not None and slot.busy.session_id is not None:
+        try:
+            room.session(slot.busy.session_id, tenant)
+        except NotFound:
+            return "a call is still under way"
+    return slot.busy.words
 
 
 def routes(desk: Desk) -> APIRouter:
@@ -45,7 +58,7 @@ def routes(desk: Desk) -> APIRouter:
                 except NotFound:
                     pass
             waiting = room().sessions(WAITING, slot=slot.name, status=(Status.QUEUED,), tenant=mine)
-            out.append({"name": slot.name, "held": slot.session_id is not None, "since": slot.since, "session": session, "waiting": list(reversed(waiting))})  # fmt: skip
+            out.append({"name": slot.name, "held": slot.session_id is not None, "since": slot.since, "session": session, "busy": busy_words(room(), slot, mine), "waiting": list(reversed(waiting))})  # fmt: skip
         return out
 
     def served() -> bool:
@@ -56,7 +69,7 @@ def routes(desk: Desk) -> APIRouter:
     def find(request: Request, who: Viewer, cursor: Cursor = None) -> Response:
         mine = whose(who)
         found = sorted(room().list(tenant=mine, limit=AUTOMATIONS), key=lambda one: (one.tenant, one.name))
-        rows = [{"a": one, "when": in_words(one), "state": state_of(one), "next": room().next_run(one.id), "last": _last(room(), one)} for one in found]  # fmt: skip
+        rows = [{"a": one, "when": in_words(one), "state": state_of(one), "next": room().next_run(one.id), "last": _last(room(), one), "skip": next(iter(room().skips(one.id, 1)), None)} for one in found]  # fmt: skip
         kept, following = page(room().sessions(PAST + 1, below(cursor) or MOST_ID, tenant=mine), PAST, lambda one: one.id)  # fmt: skip
         return desk.page(
             request, "automations.html", "Automations", rows=rows, slots=slots(who), sessions=kept, several=mine is None, served=served(),

@@ -152,6 +152,7 @@ def _slots(app: Duly, who: Identity) -> list[dict[str, Any]]:
     if not who.may("automations", Role.VIEWER):
         return []
     from duly.automations.door import Automations
+    from duly.web.dashboard.pages.automations import busy_words
 
     room, out = Automations.of(app), []
     for slot in room.slots():
@@ -161,5 +162,5 @@ def _slots(app: Duly, who: Identity) -> list[dict[str, Any]]:
                 session = room.session(slot.session_id, whose(who))
             except NotFound:
                 pass
-        out.append({"name": slot.name, "held": slot.session_id is not None, "since": slot.since, "session": session})
+        out.append({"name": slot.name, "held": slot.session_id is not None, "since": slot.since, "session": session, "busy": busy_words(room, slot, whose(who))})  # fmt: skip
     return out
