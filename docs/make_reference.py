@@ -39,7 +39,7 @@ MEANINGS = {
     "on_error_failed": "A function of `app.on_error` raised or took too long; `hook` names it. The job is not concerned.",
     "judging_failed": "The alerts could not be judged by a process that serves pages. Said once for each reason.",
     "job_unreadable": "A worker cannot read the input of a job: it was enqueued by other code. It is left to newer workers, uncounted, for as long as `unreadable_wait`. Said once for each job and worker.",
-    "declaration_old": "This process declares a schedule as older code did. Newer code has replaced it and its workers live, so the schedule is left as it is.",
+    "declaration_old": "This process declares a schedule (`schedule`) or an automation (`automation_name`) as older code did. Newer code has replaced it and its workers live, so it is left as it is.",
     "loop_blocked": "A handler has blocked the worker's event loop for longer than `loop_block`: no other async handler ran. `stack` says where. Once a minute for each task.",
     "blocking_call": "A call that waits for the database was made on a running event loop; `instead` says what to write. Once a minute for each call.",
     "job_retry": "A run failed and will be tried again after `wait` seconds.",

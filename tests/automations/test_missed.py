@@ -240,3 +240,12 @@ def raised(stage: Stage, *names: str) -> list[tuple[str, float]]:
         assert reading.known, reading.problem
         found += [(one.subject, one.value) for one in reading.samples if one.value > rule.threshold]
     return found
+
+
+def test_what_was_left_out_is_listed_with_its_automation(stage: Stage) -> None:  # R001-52
+    a = stage.automation("a", "09:00", dismiss_older_instances=True)
+    stage.pass_(days=3, hours=2)
+    stage.tick()
+    [skip] = stage.room.skips(a)
+    assert (skip.count, skip.reason) == (3, "dismissed")
+    assert skip.first_at == at(2) and skip.last_at == at(4)
