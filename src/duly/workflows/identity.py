@@ -3,8 +3,8 @@
 Code that is run again has to ask for the same things with the same arguments. Equal values have equal fingerprints whatever the process, the
 hash seed or the order of a set (``kernel/canonical.py``). Only fingerprints are kept, so a record holds no argument in clear.
 
-A value without a canonical form (an object of a class of one's own, a function, a float that is not finite) is known by its type only. Defaults
-are left out, so a new parameter with a default changes nothing. What a function carries along counts as well: the arguments of a
+A function or a class is known by its name, and an object of a class of one's own by what it holds, where its class defines ``__eq__`` and
+``__hash__``; any other object without a canonical form by its type only. Defaults are left out, so a new parameter with a default changes nothing. What a function carries along counts as well: the arguments of a
 ``functools.partial``, and the workflow's own local values that a lambda or an inner function uses, where these are texts, numbers or the like.
 """
 
@@ -14,10 +14,15 @@ import dis
 import functools
 import hashlib
 import weakref
+from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from dataclasses import fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from types import CodeType, FunctionType, MethodType
+from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -26,6 +31,13 @@ from duly.kernel.errors import InvalidArgument
 
 #: (name, fingerprint) of each argument, in the order of the parameters.
 Fingerprints: TypeAlias = list[list[str]]
+
+#: Values whose fingerprints are kept, and types whose Python form says all. How deep a value is looked into that has no canonical form.
+_CHEAP = frozenset((str, int, bool, type(None), timedelta))
+_PLAINLY_SHOWN = (
+    Fraction, complex, range, timezone, IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface,
+)  # fmt: skip
+DEEPEST = 20
 
 #: Types of local values that an inner function may carry along: nothing changes them but a new value under the same name.
 _CONSTANT = (str, bytes, int, float, bool, type(None), Decimal, UUID, datetime, date, time, timedelta)
@@ -86,17 +98,73 @@ def _stored(code: CodeType) -> frozenset[str]:
 
 def fingerprint(value: Any) -> str:
     """Sixteen hexadecimal digits; the same for equal values."""
+    if type(value) in _CHEAP and (type(value) is not str or len(value) <= 200):
+        return _of_constant(type(value), value)
+    return _digest(value)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _of_constant(kind: type, value: Any) -> str:
+    """Each turn asks for all steps again, so those of simple values are kept. ``kind``: True and 1 are equal, and not the same."""
+    return _digest(value)
+
+
+def _digest(value: Any, above: tuple[int, ...] = ()) -> str:
     try:
         text = canonical(value, fallback=_other, naive_zone=UTC)
-    except (InvalidArgument, RecursionError):
+    except RecursionError:
         text = f"a {_type(value)}"
+    except InvalidArgument:  # something in it has no canonical form; the rest counts all the same
+        text = _part_by_part(value, above)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def _part_by_part(value: Any, above: tuple[int, ...]) -> str:
+    """A value that has no canonical form as a whole: a text or number that JSON cannot carry is its Python form. ``above``: what it is in."""
+    if type(value) in (float, str):
+        return ascii(value)
+    if len(above) < DEEPEST and id(value) not in above:
+        here = (*above, id(value))
+        if isinstance(value, Mapping):
+            return f"{_type(value)} {sorted(_digest(k, here) + _digest(v, here) for k, v in value.items())}"
+        if isinstance(value, set | frozenset):
+            return f"{_type(value)} {sorted(_digest(one, here) for one in value)}"
+        if isinstance(value, list | tuple):
+            return f"{_type(value)} {[_digest(one, here) for one in value]}"
+        if is_dataclass(value) and not isinstance(value, type):
+            return f"{_type(value)} {[_digest(getattr(value, f.name, None), here) for f in fields(value)]}"
+    return f"a {_type(value)}"
+
+
 def _other(value: object) -> str:
-    """A value of a type that has no canonical form."""
+    """A value of a type that has no canonical form. What it is worth counts where its type says so; otherwise only the type."""
+    kind = type(value)
+    if isinstance(value, type | FunctionType | BuiltinFunctionType):
+        return f"the {value.__module__}.{value.__qualname__}"
     as_json = getattr(value, "model_dump_json", None)  # a model of pydantic
-    return str(as_json()) if as_json is not None and not isinstance(value, type) else f"a {_type(value)}"
+    if as_json is not None:
+        return str(as_json())
+    if isinstance(value, _PLAINLY_SHOWN):
+        return f"{_type(value)} {value!r}"
+    if isinstance(value, deque | array):
+        return f"{_type(value)} {fingerprint(list(value))}"
+    if isinstance(value, BaseException):
+        return f"{_type(value)} {fingerprint(list(value.args))}"
+    if (names := _worth(kind)) is not None:
+        own = [*getattr(value, "__dict__", ()), *names]
+        said = {n: getattr(value, n, None) for n in own if not isinstance(getattr(kind, n, None), functools.cached_property)}
+        return f"{_type(value)} {fingerprint(said)}"
+    return f"a {_type(value)}"
+
+
+def _worth(kind: type) -> Sequence[str] | None:
+    """Of a class whose objects are compared by what they hold, and cannot change or say of what they are made: its slots. None for others."""
+    if kind.__eq__ is object.__eq__ or kind.__module__ == "builtins":
+        return None
+    if kind.__hash__ in (None, object.__hash__) and not hasattr(kind, "__attrs_attrs__"):
+        return None
+    slots = (getattr(one, "__slots__", ()) for one in kind.__mro__)
+    return [n for some in slots for n in ((some,) if isinstance(some, str) else some) if not n.startswith("__")]
 
 
 def _type(value: object) -> str:
