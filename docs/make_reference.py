@@ -38,6 +38,7 @@ MEANINGS = {
     "unknown_name": "A name was given (`unknown`; `what`: task, queue, workflow, destination, …) that neither this application nor a running worker knows; `nearest` is what was probably meant. Said once a minute for each name.",
     "on_error_failed": "A function of `app.on_error` raised or took too long; `hook` names it. The job is not concerned.",
     "judging_failed": "The alerts could not be judged by a process that serves pages. Said once for each reason.",
+    "coroutine_never_awaited": "A handler, a step or a tool has called an async function and never awaited it, so nothing of that was done. `where` is the line. A run that forgets to await one of Duly's own (`app.aenqueue`) fails; this is told of all others, and the run goes on.",
     "job_unreadable": "A worker cannot read the input of a job: it was enqueued by other code. It is left to newer workers, uncounted, for as long as `unreadable_wait`. Said once for each job and worker.",
     "declaration_old": "This process declares a schedule (`schedule`) or an automation (`automation_name`) as older code did. Newer code has replaced it and its workers live, so it is left as it is.",
     "loop_blocked": "A handler has blocked the worker's event loop for longer than `loop_block`: no other async handler ran. `stack` says where. Once a minute for each task.",

@@ -115,3 +115,19 @@ def test_of_a_job_of_which_nothing_is_kept_a_session_is_told_that_nobody_knows(r
     room.db.write(lambda c: c.execute(delete(job_keys).where(job_keys.c.job_id == job)))
     resumed(room, clock, ident)
     assert room.results(ident)[0] == "failed: its job is not there any more, and nobody knows what came of it"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_a_tool_that_forgets_to_await_what_it_asks_of_duly_fails_its_call(room: Room) -> None:
+    @room.door.tool
+    async def ask() -> str:
+        """Ask for work."""
+        room.app.aenqueue("KID")  # type: ignore[unused-coroutine]
+        return "enqueued"
+
+    room.model.answers = [says("", call("ask")), finish()]
+    ident = room.start(tools=["ask"])
+    room.drain()
+    assert next(c.status for c in room.calls(ident)) is CallStatus.FAILED
+    assert "never awaited" in room.results(ident)[0]
+    assert room.session(ident).end_reason is SessionEndReason.COMPLETED

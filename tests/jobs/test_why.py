@@ -165,3 +165,14 @@ def test_a_waiting_parent_counts_its_open_children() -> None:
 def test_a_place_in_the_line_is_told_and_holds_nobody() -> None:
     assert check("turn", replace(FINE, ahead=12)).detail == "12 ready job(s) of this queue come first"
     assert check("turn", replace(FINE, ahead=12)).met
+
+
+def test_what_the_code_of_a_worker_must_have_is_named_and_unmet_when_nobody_has_claimed_it() -> None:  # E1
+    fresh = replace(FINE, needs="order:2")
+    assert "code" not in {c.name for c in why(FINE)}
+    assert check("code", fresh).met
+    late = check("code", replace(fresh, now=NOW + timedelta(minutes=5)))
+    assert not late.met
+    assert "'order:2'" in late.detail and "none has in 5 min" in late.detail
+    assert late.remedy == "start a worker with that code"
+    assert check("code", replace(fresh, now=NOW + timedelta(minutes=5), ahead=3)).met

@@ -192,6 +192,51 @@ async def _held_helper(ctx: WorkflowContext, done: list[str]) -> None:
     del helper
 
 
+class _Charging:
+    def __init__(self, ctx: WorkflowContext, done: list[str]) -> None:
+        self.ctx, self.done = ctx, done
+
+    async def charge(self) -> None:
+        await self.ctx.step("charge", self.done.append, "charged")
+
+
+async def _dropped_method(ctx: WorkflowContext, done: list[str]) -> None:
+    _Charging(ctx, done).charge()  # type: ignore[unused-coroutine]
+    await ctx.step("pay", done.append, "paid")
+
+
+async def _dropped_without_context(ctx: WorkflowContext, done: list[str]) -> None:
+    async def notify() -> None:
+        done.append("told")
+
+    notify()  # type: ignore[unused-coroutine]
+    await ctx.step("pay", done.append, "paid")
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize("code", [_dropped_method, _dropped_without_context])
+def test_any_coroutine_that_a_workflow_has_not_awaited_fails_the_run(app: Duly, code: Code) -> None:
+    state, said, done = outcome(app, code)
+    assert (state, done) == ("failed", [])
+    assert "(test_awaiting.py:" in said or "(defined in test_awaiting.py:" in said
+    assert "never awaited" in said
+
+
+async def _a_job_in_a_step(app: Duly) -> None:
+    app.aenqueue("kid")  # type: ignore[unused-coroutine]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_a_step_that_forgets_to_await_what_it_asks_of_duly_fails_with_its_line(app: Duly) -> None:
+    async def code(ctx: WorkflowContext, done: list[str]) -> None:
+        await ctx.step("enqueue", _a_job_in_a_step, app)
+
+    line = inspect.getsourcelines(_a_job_in_a_step)[1] + 1
+    state, said, _ = outcome(app, code)
+    assert state == "failed"
+    assert f"aenqueue(…) was called at test_awaiting.py:{line} and never awaited" in said
+
+
 @pytest.mark.filterwarnings("ignore:coroutine")
 @pytest.mark.parametrize("code", [_dropped_helper, _held_helper])
 def test_a_helper_that_was_given_the_context_and_not_awaited_fails_the_run(app: Duly, code: Code) -> None:

@@ -53,6 +53,7 @@ def facts(engine: Engine, connection: Connection, ident: int, tenant: str | None
         ahead=connection.execute(select(func.count()).select_from(ready.subquery())).scalar_one(),
         open_children=engine.reader.count(connection, JobFilter(parent_id=job.id, status=LIVE)),
         key_owner=_key_owner(engine, connection, job),
+        needs=connection.execute(select(jobs.c.needs).where(jobs.c.id == job.id)).scalar(),
     )  # fmt: skip
 
 

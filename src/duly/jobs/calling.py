@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, literal, select
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
+from duly.jobs.forgotten import all_awaited
 from duly.jobs.loops import Threads
 from duly.jobs.task import injected_parameters
 from duly.storage.database import Database
@@ -66,7 +67,14 @@ async def on_a_thread(fn: Callable[[], Any]) -> Any:
 
 
 async def called(fn: Callable[[], Any], of: Callable[..., Any] | None, timeout: float | None) -> Any:
-    """What a function answers. ``of``: the function itself, which says whether it is async. ``timeout``: seconds for an async one."""
+    """What a function answers. ``of``: the function itself, which says whether it is async. ``timeout``: seconds for an async one.
+
+    Raises PermanentError where it has asked Duly for something and never awaited it."""
+    with all_awaited():
+        return await _called(fn, of, timeout)
+
+
+async def _called(fn: Callable[[], Any], of: Callable[..., Any] | None, timeout: float | None) -> Any:
     if asyncio.iscoroutinefunction(of) or asyncio.iscoroutinefunction(getattr(of, "__call__", None)):  # noqa: B004
         async with asyncio.timeout(timeout):
             return await fn()
@@ -104,8 +112,9 @@ async def with_session(
 
         async with AsyncSession(db.async_engine) as session:
             try:
-                async with asyncio.timeout(timeout):
-                    answer = await fn(**{parameter: session})
+                with all_awaited():
+                    async with asyncio.timeout(timeout):
+                        answer = await fn(**{parameter: session})
                 recorded: T = await session.run_sync(lambda s: record(s.connection(), answer))
                 await session.commit()
                 return recorded

@@ -144,7 +144,7 @@ class Run:
     """
 
     __slots__ = (
-        "cancel", "claimed", "claimed_mono", "context", "deadline", "ended_mono", "error", "handle", "kill", "lane", "reason", "settled",
+        "cancel", "claimed", "claimed_mono", "context", "deadline", "ended_mono", "error", "forgotten", "handle", "kill", "lane", "reason", "settled",
         "settlement", "started_mono", "task",
     )  # fmt: skip
 
@@ -164,6 +164,8 @@ class Run:
         self.context: Context | None = None
         #: What its handler raised, until the end of the run is written: for ``app.on_error``.
         self.error: BaseException | None = None
+        #: What it fails with: it has asked for something and never awaited it (``jobs/forgotten``).
+        self.forgotten: PermanentError | None = None
         #: The run has ended and its outcome is on its way to the database.
         self.settled = False
         self.settlement: Settlement | None = None
@@ -282,6 +284,8 @@ def prepare(run: Run, worker: str) -> Arguments:
 
 def succeeded(run: Run, result: Any, limit: int) -> Outcome:
     """The outcome of a handler that returned. Raises PermanentError where it returned work instead of doing it."""
+    if run.forgotten is not None:
+        raise run.forgotten
     context = run.context
     if result is None and context is None:
         return NOTHING

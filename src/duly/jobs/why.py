@@ -36,6 +36,10 @@ class WorkerFacts:
     age: float
 
 
+#: What waits for longer for a worker whose code can go on with it, while nothing comes before it, waits for code that is not there.
+UNCLAIMED = timedelta(seconds=30)
+
+
 @dataclass(frozen=True, slots=True)
 class KeyOwner:
     """The job that has an idempotency key now, and until when: its scope, and the instant if it has one."""
@@ -63,6 +67,8 @@ class WhyFacts:
     open_children: int = 0
     #: Who has the job's idempotency key; None when it has no key, or the key is free.
     key_owner: KeyOwner | None = None
+    #: What a worker must know beside the task, such as a version of a workflow; None for nothing.
+    needs: str | None = None
 
     @property
     def key_lost(self) -> KeyOwner | None:
@@ -86,7 +92,7 @@ def why(f: WhyFacts) -> list[Check]:
         return [Check("children", False, waits, f"duly jobs list --parent {job.id}")]
     return [
         _due(f), _gate(f, HoldReason.GATE), _gate(f, HoldReason.PAUSED), _gate(f, HoldReason.HELD), _gate(f, HoldReason.BLACKOUT),
-        _gate(f, HoldReason.LIMIT), _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), _attempts(job), _uniqueness(f), _turn(f),
+        _gate(f, HoldReason.LIMIT), _gate(f, HoldReason.RATE), _concurrency_key(f), _worker(f), *_code(f), _attempts(job), _uniqueness(f), _turn(f),
     ]  # fmt: skip
 
 
@@ -214,6 +220,17 @@ def _worker(f: WhyFacts) -> Check:
     if not ready:
         return Check("worker", False, f"worker {knowing[0].name} is {knowing[0].state}", "duly doctor")
     return Check("worker", True, f"{len(ready)} worker(s) serve it: {', '.join(w.name for w in ready[:3])}")
+
+
+def _code(f: WhyFacts) -> list[Check]:
+    """Of a job that only some workers of its queue can claim."""
+    if f.needs is None:
+        return []
+    only = f"only a worker whose code has {f.needs!r} claims it (a workflow, its version, and the guard that the run has passed)"
+    due = f.job.next_retry_at or f.job.due_at or f.job.run_at
+    if due is None or f.now - due < UNCLAIMED or f.ahead:
+        return [Check("code", True, only)]
+    return [Check("code", False, f"{only}, and none has in {_span(f.now - due)}", "start a worker with that code")]
 
 
 def _attempts(job: Job) -> Check:

@@ -26,6 +26,7 @@ from duly.jobs.calling import called, own, session_parameter, with_session
 from duly.jobs.codec import Arguments
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
+from duly.jobs.forgotten import listening
 from duly.jobs.job import Status as JobStatus
 from duly.jobs.run import CURRENT, LeaseLost, Settled, describe
 from duly.jobs.run import Run as JobRun
@@ -189,7 +190,8 @@ class Advance:
             await self._write(lambda c: self.store.set_failing(c, kept.id, None))
             self._undoing = False
         try:
-            answer = await code(ctx, *arguments.args, **arguments.kwargs)
+            with listening(ctx.note_helper):
+                answer = await code(ctx, *arguments.args, **arguments.kwargs)
             if ctx._over is not None:  # the code has swallowed it
                 raise ctx._over
             ctx.check_all_awaited()

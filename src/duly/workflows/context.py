@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from duly.jobs.enqueue import NewJob
+from duly.jobs.forgotten import Dropped
 from duly.jobs.run import LeaseLost, UnreadableInput
 from duly.jobs.task import FARTHEST, Call, Task
 from duly.kernel.backoff import Backoff
@@ -33,7 +33,6 @@ from duly.workflows.pending import (
     forgotten,
     in_another_task,
     verb_of,
-    watch_coroutines,
 )
 from duly.workflows.plan import Attempts, check_same
 from duly.workflows.step import (
@@ -457,9 +456,9 @@ class WorkflowContext:
         for note in own:
             self._open.pop(note, None)
 
-    def note_helper(self, name: str, file: str, line: int) -> None:
-        """A coroutine that was given this context was never awaited: nothing of it was begun."""
-        note = Note("", name, self._asked + 0.5, file, line, dropped=True)
+    def note_helper(self, dropped: Dropped) -> None:
+        """The code has called a coroutine function and never awaited it: nothing of it was begun."""
+        note = Note("", dropped.name, self._asked + 0.5, dropped.file, dropped.line, dropped=True)
         self._open[note] = None
 
     def check_all_awaited(self) -> None:
@@ -549,14 +548,6 @@ class WorkflowContext:
         if record.kind is Kind.APPROVAL:
             return Approval(bool(value["approved"]), value["by"], value["reason"], datetime.fromisoformat(value["at"]))
         return datetime.fromisoformat(value) if record.kind is Kind.NOW else value
-
-
-def _forgotten_helper(ctx: WorkflowContext, coroutine: CoroutineType[Any, Any, Any]) -> None:
-    code = coroutine.cr_code
-    ctx.note_helper(coroutine.__name__, code.co_filename, code.co_firstlineno)
-
-
-watch_coroutines(_forgotten_helper, WorkflowContext)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import hashlib
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -104,7 +104,7 @@ def fingerprint(value: Any) -> str:
 
 
 @functools.lru_cache(maxsize=16_384)
-def _of_constant(kind: type, value: Any) -> str:
+def _of_constant(kind: Hashable, value: Any) -> str:
     """Each turn asks for all steps again, so those of simple values are kept. ``kind``: True and 1 are equal, and not the same."""
     return _digest(value)
 
@@ -152,16 +152,19 @@ def _other(value: object) -> str:
         return f"{_type(value)} {fingerprint(list(value.args))}"
     if (names := _worth(kind)) is not None:
         own = [*getattr(value, "__dict__", ()), *names]
-        said = {n: getattr(value, n, None) for n in own if not isinstance(getattr(kind, n, None), functools.cached_property)}
+        said = {
+            n: getattr(value, n, None) for n in own if not isinstance(getattr(kind, n, None), functools.cached_property)
+        }
         return f"{_type(value)} {fingerprint(said)}"
     return f"a {_type(value)}"
 
 
 def _worth(kind: type) -> Sequence[str] | None:
     """Of a class whose objects are compared by what they hold, and cannot change or say of what they are made: its slots. None for others."""
-    if kind.__eq__ is object.__eq__ or kind.__module__ == "builtins":
+    eq, hashed = getattr(kind, "__eq__", None), getattr(kind, "__hash__", None)
+    if eq is object.__eq__ or kind.__module__ == "builtins":
         return None
-    if kind.__hash__ in (None, object.__hash__) and not hasattr(kind, "__attrs_attrs__"):
+    if hashed in (None, object.__hash__) and not hasattr(kind, "__attrs_attrs__"):
         return None
     slots = (getattr(one, "__slots__", ()) for one in kind.__mro__)
     return [n for some in slots for n in ((some,) if isinstance(some, str) else some) if not n.startswith("__")]

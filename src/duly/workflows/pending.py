@@ -8,11 +8,10 @@ An operation is only begun when no earlier one was forgotten: what is asked for 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CoroutineType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from duly.kernel.errors import PermanentError
@@ -152,26 +151,6 @@ class Operation(Awaitable[T]):
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __invert__ = __neg__ = __pos__ = __abs__ = __round__ = __pow__ = (
         _refuse
     )
-
-
-def watch_coroutines(tell: Callable[[Any, CoroutineType[Any, Any, Any]], None], kind: type) -> None:
-    """Call ``tell(context, coroutine)`` for each coroutine that was given a context of this kind and is thrown away before it was begun.
-
-    Such a helper, called without ``await``, has asked for nothing, so no operation is left that could say so. Python itself notices (it warns
-    that the coroutine was never awaited), through a function of ``warnings`` that it looks up each time; this one stands before it.
-    """
-    plain = getattr(warnings, "_warn_unawaited_coroutine", None)
-    if plain is None:  # another Python, which warns in another way
-        return
-
-    def warn(coroutine: CoroutineType[Any, Any, Any]) -> None:
-        frame = coroutine.cr_frame
-        for value in () if frame is None else frame.f_locals.values():
-            if isinstance(value, kind):
-                tell(value, coroutine)
-        plain(coroutine)
-
-    warnings._warn_unawaited_coroutine = warn  # type: ignore[attr-defined]
 
 
 if TYPE_CHECKING:

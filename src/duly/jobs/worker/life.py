@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from duly.jobs.blocking import LoopWatch
 from duly.jobs.copies import leave
 from duly.jobs.engine import Engine
+from duly.jobs.forgotten import watch
 from duly.jobs.house import Housekeeper
 from duly.jobs.loops import Loop
 from duly.jobs.worker.running import Running
@@ -40,6 +41,7 @@ class Worker(Settling):
 
     def __init__(self, engine: Engine, queues: Mapping[str, int], name: str | None = None) -> None:
         super().__init__(engine, queues, name)
+        watch()
         self.house = Housekeeper(self)
         self._claimer = Loop("claim", self._claim_step, self.emitter, self.db.reserve)
         self._settler = Loop("settle", self._settle_step, self.emitter, self.db.reserve)
