@@ -36,6 +36,7 @@ from duly.kernel.errors import BlockingCallWarning, InvalidArgument, UnknownTask
 from duly.kernel.events import PROCESS, Emitter, Listener
 from duly.kernel.gate import Rate
 from duly.kernel.names import warn_outside
+from duly.kernel.on_loop import blocking_call
 from duly.kernel.payload import check_name, check_size, check_value
 from duly.monitoring.alerts.notices import WEBHOOK, poster
 from duly.monitoring.alerts.watch import Alerts
@@ -103,6 +104,7 @@ class Duly:
         self._checked = False
         #: When each blocking call was last told as an event.
         self._warned: dict[str, float] = {}
+        self.db.on_loop = self._tell_blocking
         self.alerts = Alerts(self.engine, self.open)
         self._workflows: Workflows | None = None
         self._rooms: list[Room] = []
@@ -266,7 +268,6 @@ class Duly:
                 "key", "is given for many jobs.", "Enqueue them one by one, or give each its key with app.enqueue."
             )
         encoded = list(inputs)
-        self.warn_if_on_loop("enqueue_many", "`await asyncio.to_thread(…)`")
         if options.session is not None:
             return self._put([dataclasses.replace(template, input=text) for text in encoded], options)
         self.open()
@@ -315,6 +316,11 @@ class Duly:
     def warn_unknown(self, what: str, name: str, known: Collection[str], **more: Any) -> str:
         """Warn of a name that neither this application nor a running worker knows; "" where it is known (see ``jobs/names.py``)."""
         return self.engine.names.check(what, name, known, **more)
+
+    def warn_unused_queue(self, name: str, remedy: str) -> str:
+        """Warn of a queue that is acted on, and that no task, worker or job uses; "" where one does."""
+        self.open()
+        return self.engine.names.acted_on(name, {"default", *self._queues()}, remedy)
 
     def warn_unknown_task(self, name: str) -> str:
         """Warn of a task that neither this application nor a running worker defines; "" where it is known. Raises UnknownName where
@@ -390,13 +396,15 @@ class Duly:
             parent_id=parent, meta=meta,
         )  # fmt: skip
 
-    def warn_if_on_loop(self, called: str, instead: str) -> None:
+    def _tell_blocking(self) -> None:
         """Warn of a call that waits for the database on a running event loop: all that runs on that loop stands still meanwhile.
 
-        ``instead``: what to write. Said as a Python warning at the caller's line, and as the event ``blocking_call`` once a minute.
+        Said as a Python warning at the caller's line, and as the event ``blocking_call`` once a minute.
         """
-        if _get_running_loop() is None:
+        found = blocking_call()
+        if found is None:
             return
+        called, instead = found
         now = time.monotonic()
         if now - self._warned.get(called, -60.0) >= 60.0:
             self._warned[called] = now
@@ -404,8 +412,9 @@ class Duly:
         warn_outside(f"{called} blocks the running event loop. Use {instead}.", BlockingCallWarning)
 
     def _put(self, new: list[NewJob], options: Options) -> list[Enqueued]:
-        self.warn_if_on_loop("enqueue", "`await ….aenqueue(…)`")
         if options.session is not None:
+            if _get_running_loop() is not None:
+                self._tell_blocking()
             connection = borrowed(options.session, self.db, asynchronous=False)
             return self.engine.maker.make_in(connection, new)
         self.open()
@@ -487,6 +496,10 @@ class Duly:
         if not self.engine.tasks:
             raise InvalidArgument(
                 "worker", "has no tasks to run.", "Define some with @app.task, or name the module that does."
+            )
+        for one in queues:
+            self.warn_unused_queue(
+                one, "This worker serves it all the same, and has nothing to do there until a job comes."
             )
         worker = Worker(self.engine, queues, name)
         if "schedules" in vars(self):  # else nothing is declared
@@ -595,7 +608,6 @@ class Duly:
         return checks if waits is None else [waits if check.name == "due" else check for check in checks]
 
     def _write(self, fn: Callable[[Connection], R]) -> R:
-        self.warn_if_on_loop("this call", "`await asyncio.to_thread(…)` around it")
         self.open()
         out = self.db.write(fn)
         self.db.bells.ring()
@@ -653,10 +665,12 @@ class Queues:
         for key, value in (("limit", limit), ("key_limit", key_limit), ("rate", rate), ("fair", fair)):
             if value is not _KEEP:
                 chosen[key] = Rate(*value) if key == "rate" and isinstance(value, tuple) else value
+        self._warn(name)
         return self.app._write(lambda c: self.app.engine.queues.set(c, name, actor, reason=reason, **chosen))
 
     def pause(self, name: str, reason: str = "", actor: str = "code") -> QueueSettings:
         """Stop claims on a queue in the whole cluster. Running jobs go on; pausing a paused queue changes its reason."""
+        self._warn(name)
         return self.app._write(lambda c: self.app.engine.queues.pause(c, name, actor, reason))
 
     def resume(self, name: str, actor: str = "code", reason: str = "") -> QueueSettings:
@@ -665,6 +679,7 @@ class Queues:
 
     def hold(self, name: str, until: datetime, reason: str = "", actor: str = "code") -> QueueSettings:
         """Stop claims on a queue until an instant (aware); running jobs go on. A hold that lasts longer stays as it is."""
+        self._warn(name)
         return self.app._write(lambda c: self.app.engine.queues.hold(c, name, until, reason, actor))
 
     def release(self, name: str, actor: str = "code", reason: str = "") -> QueueSettings:
@@ -678,6 +693,9 @@ class Queues:
     def all(self) -> dict[str, QueueSettings]:
         """The queues that something was set for, by name."""
         return self.app._read(self.app.engine.queues.all)
+
+    def _warn(self, name: str) -> None:
+        self.app.warn_unused_queue(name, "It is set all the same, and counts for jobs of this queue.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

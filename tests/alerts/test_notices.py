@@ -203,6 +203,10 @@ def test_a_private_endpoint_is_refused_unless_it_is_allowed(make_world: MakeWorl
         world.app.gate.online()
         world.app.worker()
         drain(world.app)
+        [waits] = jobs_of(world, WEBHOOK)
+        assert waits.status == "queued"  # whoever allows it meanwhile has the notice sent
+        world.clock.advance(timedelta(hours=1))
+        drain(world.app)
         assert there.posted == []
     [job] = jobs_of(world, WEBHOOK)
     assert job.status == "failed"

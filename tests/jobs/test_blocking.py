@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,5 +75,58 @@ def test_a_synchronous_enqueue_on_a_running_loop_says_aenqueue(app: Duly) -> Non
         warnings.simplefilter("error")
         asyncio.run(right())
         work.enqueue()
-    assert [e.facts["call"] for e in events if e.name == "blocking_call"] == ["enqueue", "this call"]
+    assert [e.facts["call"] for e in events if e.name == "blocking_call"] == ["Duly.enqueue", "Task.enqueue", "Gate.offline"]
     assert app.jobs.count() == 6
+
+
+def test_every_act_and_every_look_on_a_running_loop_says_what_to_write_instead(app: Duly) -> None:
+    @app.task
+    def work() -> None: ...
+
+    job = work.enqueue().job
+    events: list[Event] = []
+    app.listen(events.append)
+    calls: dict[str, Callable[[], object]] = {
+        "Jobs.get": lambda: app.jobs.get(job.id),
+        "Jobs.count": app.jobs.count,
+        "Jobs.cancel": lambda: app.jobs.cancel(job.id),
+        "Queues.pause": lambda: app.queues.pause("mail"),
+        "Schedules.all": app.schedules.all,
+        "Duly.why": lambda: app.why(job.id),
+    }
+
+    async def wrong() -> None:
+        for name, call in calls.items():
+            with pytest.warns(BlockingCallWarning, match="to_thread") as seen:
+                call()
+            assert str(seen[0].message).startswith(name), name
+            assert seen[0].filename == __file__
+
+    asyncio.run(wrong())
+    assert [e.facts["call"] for e in events if e.name == "blocking_call"] == list(calls)
+
+
+def test_a_worker_on_the_callers_loop_warns_of_what_handlers_block_and_of_nothing_of_its_own(app: Duly) -> None:
+    @app.task
+    async def blocks() -> None:
+        app.jobs.count()
+
+    @app.task
+    async def waits() -> None:
+        await asyncio.to_thread(app.jobs.count)
+        await app.aenqueue("quick")
+
+    @app.task
+    def quick() -> None:
+        app.jobs.count()
+
+    blocks.enqueue()
+    waits.enqueue()
+    events: list[Event] = []
+    app.listen(events.append)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        app.worker().run(until_idle=True)
+    mine = [one for one in seen if issubclass(one.category, BlockingCallWarning)]
+    assert {(one.filename, one.lineno) for one in mine} == {(__file__, blocks.fn.__code__.co_firstlineno + 2)}
+    assert [e.facts["call"] for e in events if e.name == "blocking_call"] == ["Jobs.count"]

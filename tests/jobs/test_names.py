@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
+from sqlalchemy.orm import Session
 
-from duly import Duly, Every, UnknownName, UnknownNameWarning, UnknownTask
+from duly import Duly, Every, UnknownName, UnknownNameWarning, UnknownTask, Window
 from duly.jobs.names import AGAIN, Names
 from duly.jobs.tables import jobs_done, workers
 from duly.kernel.events import Event
 from duly.kernel.names import nearest, noticing, unknown
+from duly.outbox import Outbox
+from duly.outbox.transports.webhook import WebhookTransport
 from duly.testing import drain
 
 
@@ -151,3 +154,42 @@ def test_on_a_running_loop_nobody_waits_for_the_look(app: Duly, told: list[Event
             break
         asyncio.run(asyncio.sleep(0.01))
     assert told[0].facts["nearest"] == "typo"
+
+
+def test_a_queue_that_is_acted_on_is_told_where_nothing_uses_it_and_never_refused(tmp_path: Path) -> None:
+    app = Duly(f"sqlite:///{tmp_path}/strict.db", strict_names=True)
+
+    @app.task("SEND", queue="mail")
+    def send(to: str) -> None: ...
+
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: app.queues.pause("mial"),
+        lambda: app.queues.set("mail_", limit=2),
+        lambda: app.calendars.set(Window(tz="UTC", name="night", start="22:00", end="06:00", scope="queue:maill")),
+        lambda: app.worker({"mali": 1}),
+    )
+    for act in acts:
+        with pytest.warns(UnknownNameWarning, match='Did you mean "mail"'):
+            act()
+    assert app.queues.get("mial").paused_at is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        app.queues.pause("mail")
+        app.queues.set("default", limit=1)
+        app.calendars.set(Window(tz="UTC", name="all", start="22:00", end="06:00"))
+        app.worker()
+    app.close()
+
+
+def test_an_endpoint_that_is_not_there_is_told_when_a_message_is_published(app: Duly, told: list[Event]) -> None:
+    urls = {"billing": "https://billing.example.org/"}
+    outbox = Outbox(app, transports={"webhook": WebhookTransport(urls), "other": WebhookTransport("https://x.example.org/")})
+    app.open()
+    with Session(app.db.session_engine) as session, session.begin():
+        with pytest.warns(UnknownNameWarning, match='No webhook endpoint is called "biling". Did you mean "billing"?'):
+            outbox.publish(session, "webhook:biling", {})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            outbox.publish(session, "webhook:billing", {})
+            outbox.publish(session, "other:whatever", {})
+    assert [(e.facts["unknown"], e.facts["nearest"]) for e in told] == [("biling", "billing")]

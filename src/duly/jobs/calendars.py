@@ -24,6 +24,8 @@ class Host(Protocol):
     @property
     def engine(self) -> Engine: ...
 
+    def warn_unused_queue(self, name: str, remedy: str) -> str: ...
+
     def _write(self, fn: Callable[[Connection], R]) -> R: ...
 
     def _read(self, fn: Callable[[Connection], R]) -> R: ...
@@ -41,6 +43,9 @@ class Calendars:
         A blackout that is there by this name is replaced. The next claim obeys, in the whole cluster; running jobs go on. Audited
         with who did it and why. ``enabled``: False keeps it without holding anything. Raises InvalidArgument.
         """
+        kind, _, name = window.scope.partition(":")
+        if kind in ("queue", "channel"):
+            self._app.warn_unused_queue(name, "The blackout is kept all the same, and holds jobs of this queue.")
         return self._app._write(lambda c: self._app.engine.calendars.set(c, window, actor, reason, enabled=enabled))
 
     def remove(self, name: str, reason: str = "", actor: str = "code") -> Blackout:

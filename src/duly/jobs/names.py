@@ -76,6 +76,12 @@ class Names:
             remedy="The job waits until a worker that serves this queue starts.",
         )
 
+    def acted_on(self, name: str, here: Collection[str], remedy: str) -> str:
+        """Warn of a queue that somebody sets something for, or serves, and that nothing and nobody uses. Never refuses: a pause must hold."""
+        if name in here or name in OWN_QUEUES:
+            return ""
+        return self.check("queue", name, here, elsewhere=self._used, remedy=remedy, refuse=False)
+
     def check(
         self,
         what: str,
@@ -85,29 +91,34 @@ class Names:
         elsewhere: Elsewhere | None = None,
         hint: Elsewhere | None = None,
         remedy: str = "",
+        refuse: bool = True,
     ) -> str:
         """Warn of a name that does not exist, or refuse it; returns the sentence, "" where the name is known.
 
         ``here``: the names that this application defines. ``elsewhere``: asks the database for those of others; ``hint``: for
-        more that are known and are not offered. ``remedy``: the last sentence of the warning. Raises UnknownName where the
+        more that are known and are not offered. ``remedy``: the last sentence of the warning. ``refuse``: raise UnknownName where the
         setting ``strict_names`` is on. On a running event loop, and without ``strict_names``, a name that has to be looked up is
         looked up on a thread: nobody waits, and the answer is "".
         """
         if name in here:
             return ""
-        strict = self.db.settings.strict_names
+        strict = refuse and self.db.settings.strict_names
         if not strict and elsewhere is not None and not self._fresh(what, name) and _on_a_loop():
             act = contextvars.copy_context().run
             late = threading.Thread(
-                target=act, args=(self._warn, what, name, here, elsewhere, hint, remedy), daemon=True, name="duly-names"
+                target=act,
+                args=(self._warn, what, name, here, elsewhere, hint, remedy, strict),
+                daemon=True,
+                name="duly-names",
             )
             with contextlib.suppress(RuntimeError):  # no more threads: nobody is told, and nothing is lost
                 late.start()
             return ""
-        return self._warn(what, name, here, elsewhere, hint, remedy)
+        return self._warn(what, name, here, elsewhere, hint, remedy, strict)
 
     def _warn(
-        self, what: str, name: str, here: Collection[str], elsewhere: Elsewhere | None, hint: Elsewhere | None, remedy: str
+        self, what: str, name: str, here: Collection[str], elsewhere: Elsewhere | None, hint: Elsewhere | None, remedy: str,
+        strict: bool,
     ) -> str:  # fmt: skip
         known = set(here)
         try:
@@ -117,7 +128,7 @@ class Names:
                 return ""
         except (DatabaseError, SQLAlchemyError):
             return ""  # what else the caller wants of the database will say what is wrong with it
-        if self.db.settings.strict_names:
+        if strict:
             said = unknown(what, name, known)
             raise UnknownName(what, name, f"{said} Correct it, or turn strict_names off.")
         said = f"{unknown(what, name, known)} {remedy}".strip()
@@ -162,6 +173,11 @@ class Names:
 
     def _queues(self, connection: Connection) -> Iterable[str]:
         return self._alive(connection, workers.c.queues) | set(connection.execute(select(queues.c.name)).scalars())
+
+    def _used(self, connection: Connection) -> Iterable[str]:
+        """The queues that workers serve, that something is set for, and that the last jobs are in."""
+        last = [select(t.c.queue).order_by(t.c.id.desc()).limit(LAST) for t in (jobs, jobs_done)]
+        return {*self._queues(connection), *(name for one in last for name in connection.execute(one).scalars())}
 
 
 def _on_a_loop() -> bool:

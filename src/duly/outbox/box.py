@@ -25,6 +25,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from duly.audit.store import record_many
+from duly.jobs.names import Names
 from duly.jobs.session import borrowed
 from duly.jobs.task import Options as When
 from duly.kernel.backoff import Backoff
@@ -85,6 +86,7 @@ class Outbox:
         self.transports = _checked_transports(transports)
         self._home = Home(place, table, schema, clock)
         self.app, self.db, self.events, self.table = self._home.app, self._home.db, self._home.events, self._home.table
+        self._names = Names(self.db, self.events)
         self.store = OutboxStore(self.db, self.table, on_parked)
         self.reader = OutboxReader(self.db, self.table)
         #: Rung in this process when messages were made due by hand.
@@ -162,6 +164,10 @@ class Outbox:
                 "destination", f"is {str(to)!r}, and there is no transport {to.transport!r}.",
                 f"Transports are: {', '.join(sorted(self.transports))}.",
             )  # fmt: skip
+        targets = getattr(self.transports.get(to.transport), "targets", None)
+        if targets is not None:
+            remedy = "The message waits, and its destination is held, until there is such an endpoint."
+            self._names.check(f"{to.transport} endpoint", to.target, targets, remedy=remedy)
         for name, value in (("ordering_key", ordering_key), ("key", key), ("tenant", tenant)):
             if value is not None:
                 check_name(value, name)

@@ -71,7 +71,6 @@ class Host(Protocol):
 
     def warn_unknown_task(self, name: str) -> str: ...
 
-    def warn_if_on_loop(self, called: str, instead: str) -> None: ...
 
     def attempts_of(self, name: str, input: Mapping[str, Any] | None = None) -> int | None: ...
 
@@ -550,7 +549,6 @@ class Schedules:
 
     def _write(self, fn: Callable[[Connection, list[Decided]], R]) -> R:
         """Run ``fn(connection, done)`` in one transaction, and tell afterwards what it decided by the way."""
-        self._app.warn_if_on_loop("a change of a schedule", "`await asyncio.to_thread(…)` around it")
         self._app.open()
         db = self._app.engine.db
         done: list[Decided] = []

@@ -15,6 +15,7 @@ import shutil
 import sys
 import threading
 import weakref
+from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -65,6 +66,8 @@ class Database:
         self.bells, self.controls = Bells(), Bells()
         #: Where the tables are (PostgreSQL). None in a database that is not Duly's ``own``: its search path is its owner's to set.
         self.place = Place(settings.schema) if own else None
+        #: Called when the database is used on the thread of a running event loop, which stands still meanwhile.
+        self.on_loop: Callable[[], None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -204,6 +207,7 @@ class Database:
         On SQLite it may share the commit with writes that other threads of this process ask for at the same moment.
         Raises DatabaseUnavailable when the database does not answer.
         """
+        self._look_at_loop()
         try:
             if self._writer is not None:
                 return self._writer.run(fn) if self._hurrying is None else self._hurry(self._hurrying, fn)
@@ -216,6 +220,7 @@ class Database:
         """As ``write``, for exactly one statement: PostgreSQL is spared BEGIN and COMMIT."""
         if self._writer is not None:
             return self.write(fn)
+        self._look_at_loop()
         try:
             with self.auto.connect() as connection:
                 return fn(connection)
@@ -255,6 +260,7 @@ class Database:
     def direct(self, fn: Callable[[PoolProxiedConnection], T]) -> T:
         """Run ``fn(pooled connection)`` in no transaction, for a ``postgres.Statement``. PostgreSQL only."""
         assert self._kept is not None
+        self._look_at_loop()
         try:
             return self._kept.run(fn)
         except self._errors as error:
@@ -264,6 +270,7 @@ class Database:
         """Run ``fn(connection)`` in one transaction that only reads."""
         if self.memory:
             return self.write(fn)
+        self._look_at_loop()
         try:
             with (self._reader if self.is_sqlite else self._pooled()).connect() as connection:
                 return fn(connection)
@@ -274,11 +281,16 @@ class Database:
         """The same for several looks that belong together: all of them see the database as it was at the first."""
         if self.is_sqlite:
             return self.read(fn)  # a transaction is one
+        self._look_at_loop()
         try:
             with self._pooled().connect() as connection:
                 return fn(connection.execution_options(isolation_level="REPEATABLE READ"))
         except self._errors as error:
             raise self.translated(error) from error
+
+    def _look_at_loop(self) -> None:
+        if self.on_loop is not None and _get_running_loop() is not None:
+            self.on_loop()
 
     def reserve(self) -> None:
         """Give the calling thread its connections from the reserved pool: loops of a worker that must never wait for a

@@ -72,7 +72,6 @@ class Host(AnyHost, Protocol):
 
     def prepare(self, name: str, input: Mapping[str, Any] | None = None, **options: Any) -> NewJob: ...
 
-    def warn_if_on_loop(self, called: str, instead: str) -> None: ...
 
     def warn_unknown(self, what: str, name: str, known: Collection[str], **more: Any) -> str: ...
 
@@ -735,7 +734,6 @@ class Workflows:
         return self._app.engine.db.read(fn)
 
     def _write(self, fn: Callable[[Connection], R]) -> R:
-        self._app.warn_if_on_loop("a change of a run", "`await asyncio.to_thread(…)` around it")
         self._app.open()
         out = self._app.engine.db.write(fn)
         self._app.engine.db.bells.ring()

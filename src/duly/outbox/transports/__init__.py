@@ -8,7 +8,8 @@ redis     an entry of a Redis or Valkey stream                  ``duly[redis]``
 rabbitmq  an AMQP message, confirmed by the broker              ``duly[rabbitmq]``
 ========  ====================================================  ==================
 
-Anything with a ``send`` is a transport, so one of your own is a class of ten lines.
+Anything with a ``send`` is a transport, so one of your own is a class of ten lines. One that knows the names behind
+the colon offers them as ``targets``; a message to another name is warned of when it is published.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import hmac
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -89,6 +89,11 @@ class WebhookTransport:
             keepalive_expiry=30.0,
             network_backend=Guard(resolve, allow_private, lambda: float(self._local.deadline)),
         )
+
+    @property
+    def targets(self) -> Collection[str] | None:
+        """The names of its endpoints; None where any name may do."""
+        return list(self._urls) if isinstance(self._urls, Mapping) else None
 
     def send(self, message: Message) -> None:
         """Post it. Raises PermanentError for what is wrong with the message, DestinationUnavailable for what is wrong with the endpoint or

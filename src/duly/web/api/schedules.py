@@ -115,6 +115,10 @@ class Schedule(BaseModel):
     created_at: Instant | None
     updated_at: Instant | None
     updated_by: str | None
+    undeclared: bool | None = Field(
+        None,
+        description="Code declared it once, and that of no living worker declares it now: it goes on until somebody pauses or removes it. Null in answers to acts.",
+    )
     hidden: bool = Field(description="The input is not shown to who asks.")
     warnings: list[str] = Field(
         [], description="Of a change: names that neither this application nor a running worker knows."
@@ -225,8 +229,9 @@ def routes(app: Duly) -> Any:
         kept = found[:limit]
         last = app.db.read(lambda c: latest(c, at, [s.id for s in kept])) if kept else {}
         jobs = _jobs(app, list(last.values()))
+        gone = set(door.undeclared())
         out = [
-            Listed(**shown(s, who).model_dump(), last=_occurrence(last[s.id], jobs) if s.id in last else None)
+            Listed(**{**shown(s, who).model_dump(), "undeclared": (s.tenant, s.name) in gone}, last=_occurrence(last[s.id], jobs) if s.id in last else None)
             for s in kept
         ]
         return Page(schedules=out, next=_next(kept) if len(found) > limit else None)
@@ -316,6 +321,7 @@ def routes(app: Duly) -> Any:
     def show(name: NamePath, who: Viewer, response: Response, tenant: TenantIn = None) -> Schedule:
         """One schedule. Its ETag goes into If-Match of a change."""
         found = shown(door.get(name, tenant=whose(who, tenant)), who)
+        found.undeclared = (found.tenant, found.name) in door.undeclared()
         response.headers["ETag"] = found.etag
         return found
 

@@ -38,7 +38,10 @@ def routes(desk: Desk) -> APIRouter:
         last = {one.id: app.schedules.ledger(one.name, tenant=one.tenant, limit=1) for one in found[:200]}
         jobs = jobs_of([row[0] for row in last.values() if row])
         rows = [{"s": one, "when": in_words(one), "last": outcome(last[one.id][0], jobs) if last.get(one.id) else None} for one in found]  # fmt: skip
-        return desk.page(request, "schedules.html", "Schedules", rows=rows, several=whose(who) is None, address=address)
+        gone = set(app.schedules.undeclared())
+        return desk.page(
+            request, "schedules.html", "Schedules", rows=rows, several=whose(who) is None, address=address, gone=gone
+        )
 
     @made.get("/schedules/show")
     def show(request: Request, who: Viewer, name: Named = "", tenant: Named = "") -> Response:
@@ -55,7 +58,7 @@ def routes(desk: Desk) -> APIRouter:
         return desk.page(
             request, "schedule.html", f"Schedule {name}", s=found, when=in_words(found), coming=coming, problem=problem or found.problem,
             strip=list(reversed(strip)), rows=strip, versions=app.schedules.versions(name, tenant=at)[:10],
-            input=orjson.loads(found.spec.input) if found.spec else None,
+            input=orjson.loads(found.spec.input) if found.spec else None, undeclared=(found.tenant, found.name) in app.schedules.undeclared(),
         )  # fmt: skip
 
     def done(request: Request, form: Act, name: str, said: str) -> Response:
