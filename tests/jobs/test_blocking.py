@@ -75,7 +75,11 @@ def test_a_synchronous_enqueue_on_a_running_loop_says_aenqueue(app: Duly) -> Non
         warnings.simplefilter("error")
         asyncio.run(right())
         work.enqueue()
-    assert [e.facts["call"] for e in events if e.name == "blocking_call"] == ["Duly.enqueue", "Task.enqueue", "Gate.offline"]
+    assert [e.facts["call"] for e in events if e.name == "blocking_call"] == [
+        "Duly.enqueue",
+        "Task.enqueue",
+        "Gate.offline",
+    ]
     assert app.jobs.count() == 6
 
 

@@ -183,7 +183,9 @@ def test_a_queue_that_is_acted_on_is_told_where_nothing_uses_it_and_never_refuse
 
 def test_an_endpoint_that_is_not_there_is_told_when_a_message_is_published(app: Duly, told: list[Event]) -> None:
     urls = {"billing": "https://billing.example.org/"}
-    outbox = Outbox(app, transports={"webhook": WebhookTransport(urls), "other": WebhookTransport("https://x.example.org/")})
+    outbox = Outbox(
+        app, transports={"webhook": WebhookTransport(urls), "other": WebhookTransport("https://x.example.org/")}
+    )
     app.open()
     with Session(app.db.session_engine) as session, session.begin():
         with pytest.warns(UnknownNameWarning, match='No webhook endpoint is called "biling". Did you mean "billing"?'):

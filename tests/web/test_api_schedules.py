@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.audit.read import TrailFilter, find
+from duly.jobs.house import Housekeeper
 from duly.kernel.errors import WrongState
 from duly.kernel.recurrence import Cron
 from duly.testing import ManualClock, drain
@@ -249,3 +250,15 @@ def test_who_looks_changes_nothing_and_sees_no_input(client: Client, stranger: T
 
 def test_schedules_answer_as_they_are_described(site: FastAPI, client: Client) -> None:
     wander(site, client("admin"), "^/api/v1/schedules", 12)
+
+
+def test_a_schedule_that_no_workers_code_declares_any_more_says_so_over_rest(operator: TestClient, app: Duly) -> None:
+    app.schedule("left", Cron("0 3 * * *", tz="UTC"), task="greet", input={"name": "Ann"})
+    app.schedules.sync()
+    app.schedules._declared.clear()
+    app.schedule("kept", Cron("0 3 * * *", tz="UTC"), task="greet", input={"name": "Ann"})
+    Housekeeper(app.worker()).presence()
+    said = {one["name"]: one["undeclared"] for one in operator.get(PATH).json()["schedules"]}
+    assert said == {"kept": False, "left": True}
+    assert operator.get(f"{PATH}/left").json()["undeclared"] is True
+    assert operator.post(f"{PATH}/left/pause").json()["undeclared"] is True

@@ -6,6 +6,7 @@ that and its number are its ETag: one that was removed and made anew has another
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -115,9 +116,8 @@ class Schedule(BaseModel):
     created_at: Instant | None
     updated_at: Instant | None
     updated_by: str | None
-    undeclared: bool | None = Field(
-        None,
-        description="Code declared it once, and that of no living worker declares it now: it goes on until somebody pauses or removes it. Null in answers to acts.",
+    undeclared: bool = Field(
+        description="Code declared it once, and that of no living worker declares it now: it goes on until somebody pauses or removes it."
     )
     hidden: bool = Field(description="The input is not shown to who asks.")
     warnings: list[str] = Field(
@@ -229,9 +229,9 @@ def routes(app: Duly) -> Any:
         kept = found[:limit]
         last = app.db.read(lambda c: latest(c, at, [s.id for s in kept])) if kept else {}
         jobs = _jobs(app, list(last.values()))
-        gone = set(door.undeclared())
+        gone = set(door.undeclared()) if kept else set()
         out = [
-            Listed(**{**shown(s, who).model_dump(), "undeclared": (s.tenant, s.name) in gone}, last=_occurrence(last[s.id], jobs) if s.id in last else None)
+            Listed(**shown(s, who, gone).model_dump(), last=_occurrence(last[s.id], jobs) if s.id in last else None)
             for s in kept
         ]
         return Page(schedules=out, next=_next(kept) if len(found) > limit else None)
@@ -293,13 +293,13 @@ def routes(app: Duly) -> Any:
     def pause(name: NamePath, who: Operator, given: Act | None = None, tenant: TenantIn = None) -> Schedule:
         """Skip what is planned, on record, until it is resumed. Of a paused one this changes the reason."""
         reason = given.reason if given else ""
-        return shown(door.pause(name, reason, tenant=whose(who, tenant), actor=who.actor), who)
+        return shown(door.pause(name, reason, tenant=whose(who, tenant), actor=who.actor), who, door.undeclared())
 
     @made.post("/schedules/{name:any}/resume", response_model=Schedule, responses=documented(404))
     def resume(name: NamePath, who: Operator, given: Act | None = None, tenant: TenantIn = None) -> Schedule:
         """Let it fire again, from now on."""
         reason = given.reason if given else ""
-        return shown(door.resume(name, reason, tenant=whose(who, tenant), actor=who.actor), who)
+        return shown(door.resume(name, reason, tenant=whose(who, tenant), actor=who.actor), who, door.undeclared())
 
     @made.post("/schedules/{name:any}/run", response_model=Occurrence, responses=documented(404))
     def run(name: NamePath, who: Operator, given: Act | None = None, tenant: TenantIn = None) -> Occurrence:
@@ -320,8 +320,7 @@ def routes(app: Duly) -> Any:
     @made.get("/schedules/{name:any}", response_model=Schedule, responses=documented(404))
     def show(name: NamePath, who: Viewer, response: Response, tenant: TenantIn = None) -> Schedule:
         """One schedule. Its ETag goes into If-Match of a change."""
-        found = shown(door.get(name, tenant=whose(who, tenant)), who)
-        found.undeclared = (found.tenant, found.name) in door.undeclared()
+        found = shown(door.get(name, tenant=whose(who, tenant)), who, door.undeclared())
         response.headers["ETag"] = found.etag
         return found
 
@@ -357,7 +356,7 @@ def routes(app: Duly) -> Any:
         except WrongState as error:
             raise Stale(str(error)) from None
         response.status_code = 201 if change == "created" else 200
-        found = shown(schedule, who)
+        found = shown(schedule, who, door.undeclared())
         found.warnings = warned
         response.headers["ETag"] = found.etag
         return found
@@ -404,8 +403,8 @@ def _looked_at(found: Known | None, if_match: str | None, if_none_match: str | N
     return {"version": found.version, "id": found.id}
 
 
-def shown(s: Known, who: Identity) -> Schedule:
-    """A schedule as somebody may see it."""
+def shown(s: Known, who: Identity, gone: Collection[tuple[str, str]]) -> Schedule:
+    """A schedule as somebody may see it. ``gone``: (tenant, name) of those that no living worker's code declares any more."""
     said: dict[str, Any] = dict.fromkeys(Schedule.model_fields)
     for name in (
         "id", "name", "tenant", "version", "state", "next_at", "decided_until", "paused_at", "paused_by", "paused_reason", "error", "error_at",
@@ -422,7 +421,9 @@ def shown(s: Known, who: Identity) -> Schedule:
             "input": redacted(orjson.loads(spec.input)) if who.sees_payloads else None,
             "next_local": _local(s.next_at, spec.tz),
         }  # fmt: skip
-    return Schedule(**{**said, "hidden": not who.sees_payloads, "warnings": []})
+    return Schedule(
+        **{**said, "hidden": not who.sees_payloads, "undeclared": (s.tenant, s.name) in gone, "warnings": []}
+    )
 
 
 def _local(instant: datetime | None, tz: str | None) -> str | None:
