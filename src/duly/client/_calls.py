@@ -709,6 +709,7 @@ class Listed(TypedDict):
     created_at: str | None
     updated_at: str | None
     updated_by: str | None
+    undeclared: bool
     hidden: bool
     warnings: NotRequired[list[str]]
     last: Occurrence | None
@@ -1240,6 +1241,7 @@ class Schedule(TypedDict):
     created_at: str | None
     updated_at: str | None
     updated_by: str | None
+    undeclared: bool
     hidden: bool
     warnings: NotRequired[list[str]]
     etag: str
