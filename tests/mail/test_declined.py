@@ -191,3 +191,33 @@ def test_a_sender_that_one_message_names_and_the_relay_does_not_permit_holds_nob
         clock.advance(90)
     assert (app.jobs.get(own).status, app.jobs.get(usual).status) == (Status.FAILED, Status.SUCCEEDED)
     assert app.queues.get("mail").held_until is None
+
+
+@pytest.mark.parametrize("setting", ["hold", "resend"])
+@ON_ONE
+def test_a_gateway_whose_answers_say_nothing_does_not_bring_every_message_into_doubt(
+    make: Make, graph: Graph, clock: ManualClock, setting: str
+) -> None:
+    app = make(**through(graph), mail_unknown=setting)
+    graph.answers = [(503, {"Content-Type": "text/html"}, "<html>503</html>")] * 5
+    jobs = [put(app) for _ in range(9)]
+    drain(app)
+    assert app.queues.get("mail").held_until is not None
+    assert len(graph.sent) == 3
+    for _ in range(9):
+        tick(app, clock)
+    ended = Counter(app.jobs.get(n).status for n in jobs)
+    # two more tried whether it is over
+    assert ended == ({Status.FAILED: 5, Status.SUCCEEDED: 4} if setting == "hold" else {Status.SUCCEEDED: 9})
+
+
+@ON_ONE
+def test_a_relay_that_hangs_up_after_the_text_of_three_messages_is_given_no_fourth(
+    make: Make, smtp: MailServer
+) -> None:
+    app = make(**through(smtp))
+    smtp.ends = ["GONE"] * 9
+    jobs = [put(app) for _ in range(6)]
+    drain(app)
+    assert Counter(app.jobs.get(n).status for n in jobs) == {Status.FAILED: 3, Status.QUEUED: 3}
+    assert app.queues.get("mail").held_until is not None

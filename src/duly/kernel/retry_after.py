@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -16,6 +18,8 @@ def retry_after(text: str | None, now: datetime) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
+    if re.fullmatch(r"[0-9]{1,9}\.[0-9]{1,9}", text):  # some write fractions, which no standard has
+        return float(math.ceil(float(text)))
     try:
         instant = parsedate_to_datetime(text)
         if instant.tzinfo is None:

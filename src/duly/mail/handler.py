@@ -226,8 +226,10 @@ class Sending:
                 self.codes[recipient] = answer
         await self.db.arun(self._written, states)
         answers = [self.codes.get(f) for f in states]
-        if all(s is None for s in states.values()) and all(a is not None and self._is_of_all(a.owner) for a in answers):
-            await self._declined(self.codes[next(iter(states))].said)
+        is_of_all = all(a is not None and self._is_of_all(a.owner) for a in answers)
+        found = set(states.values())
+        if is_of_all and found in ({None}, {State.UNKNOWN}):
+            await self._declined(self.codes[next(iter(states))].said, ends=found != {None})
         else:
             await self._answered()
         return states, None
@@ -254,6 +256,8 @@ class Sending:
                 accepted = sum(d.state is State.ACCEPTED for f, d in self.known.items() if f in self.addresses)
                 why = self._in_doubt(len(pending), accepted, verdict.reason) if self._last else verdict.reason
                 raise Retry(why, after=self._wait(verdict.after))
+            if self._is_of_all(verdict.owner):
+                await self._declined(verdict.reason, ends=True)
             return dict.fromkeys(pending, State.UNKNOWN), None
         if verdict.kind is Kind.PERMANENT:
             states: dict[str, State | None] = {
@@ -282,17 +286,20 @@ class Sending:
         """Is it about every message, if it is said of several?"""
         return owner in (Owner.SERVER, Owner.NETWORK) or (owner == Owner.SENDER and self.is_usual_sender)
 
-    async def _declined(self, reason: str) -> None:
-        """The other side took this message for nobody, and the reason lies with it or with us. One message may be the cause of that;
-        several in a row are not: then the queue is held. Raises Snooze.
+    async def _declined(self, reason: str, ends: bool = False) -> None:
+        """The other side took this message for nobody, as far as anyone knows, and the reason lies with it or with us. One message may be
+        the cause of that; several in a row are not: then the queue is held. Raises Snooze, unless the run ends by itself (``ends``).
         """
         if self.job.queue == NOW:
             return
         several = await self.db.arun(
             self.db.write, lambda c: self.store.decline(c, *self.road, self.job.id, reason, most=DECLINED)
         )
-        if several:
-            await self._hold(Verdict(Kind.AWAY, reason, owner=Owner.SERVER), shared=True)
+        away = Verdict(Kind.AWAY, reason, owner=Owner.SERVER)
+        if several and ends:
+            await self._keep_hold(away)
+        elif several:
+            await self._hold(away, shared=True)
 
     async def _hold(self, verdict: Verdict, shared: bool = False) -> NoReturn:
         """Put this job off, and with it everything else that the queue has for the provider. No attempt is used. ``shared``: another
@@ -300,6 +307,13 @@ class Sending:
         """
         if self.job.queue == NOW:
             raise Retry(verdict.reason)  # someone waits for the answer, and cancels it
+        before, hold, now = await self._keep_hold(verdict)
+        # the first that was told comes back exactly then; who was under way meanwhile is spread as all others are
+        first = (before is None or before.until <= now) and not shared
+        raise Snooze(verdict.reason, until=hold.until if first else back_at(hold, now, random.random()))  # noqa: S311
+
+    async def _keep_hold(self, verdict: Verdict) -> tuple[Hold | None, Hold, datetime]:
+        """(the hold of before, the hold that follows from an answer, now). It is told as an event."""
 
         def keep(c: Connection) -> tuple[Hold | None, Hold, datetime]:
             now = self.db.present(c)
@@ -321,9 +335,7 @@ class Sending:
             name, "warning", job=self.job.id, queue=self.job.queue, provider=self.provider.name, reason=verdict.reason,
             wait=(hold.until - now).total_seconds(), asked=verdict.after, **more,
         )  # fmt: skip
-        # the first that was told comes back exactly then; who was under way meanwhile is spread as all others are
-        first = (before is None or before.until <= now) and not shared
-        raise Snooze(verdict.reason, until=hold.until if first else back_at(hold, now, random.random()))  # noqa: S311
+        return before, hold, now
 
     async def _answered(self) -> None:
         """The other side has answered about this message: what held the queue is over."""

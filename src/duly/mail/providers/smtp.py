@@ -182,7 +182,7 @@ class SmtpProvider:
             if verdict.kind is Kind.SENT:
                 return Receipt(remote_id=_queued_as(error.message), refused=refused, deferred=deferred)
             if verdict.kind is Kind.UNKNOWN:
-                unclear = dict.fromkeys(taken, Answer(None, verdict.reason))
+                unclear = dict.fromkeys(taken, Answer(None, verdict.reason, verdict.owner))
                 return Receipt(refused=refused, deferred=deferred, unknown=unclear)
             if verdict.kind is Kind.AUTH or verdict.kind in _OF_ALL:
                 raise Undelivered(verdict) from None
@@ -197,7 +197,9 @@ class SmtpProvider:
                     refused=refused, deferred=deferred | dict.fromkeys(taken, Answer(None, gone, Owner.SERVER))
                 )
             said = f"the message was handed over and the mail server did not answer: {type(error).__name__}"
-            return Receipt(refused=refused, deferred=deferred, unknown=dict.fromkeys(taken, Answer(None, said)))
+            return Receipt(
+                refused=refused, deferred=deferred, unknown=dict.fromkeys(taken, Answer(None, said, Owner.SERVER))
+            )
         return Receipt(remote_id=_queued_as(said), refused=refused, deferred=deferred)
 
 
