@@ -77,10 +77,13 @@ class Names:
         )
 
     def acted_on(self, name: str, here: Collection[str], remedy: str) -> str:
-        """Warn of a queue that somebody sets something for, or serves, and that nothing and nobody uses. Never refuses: a pause must hold."""
+        """Warn of a queue that somebody sets something for, or serves, that nothing uses, and whose name is near one in use.
+
+        One may be set up before it is used, so a name like no other is no mistake. Never refuses: a pause must hold.
+        """
         if name in here or name in OWN_QUEUES:
             return ""
-        return self.check("queue", name, here, elsewhere=self._used, remedy=remedy, refuse=False)
+        return self.check("queue", name, here, elsewhere=self._used, remedy=remedy, refuse=False, far=False)
 
     def check(
         self,
@@ -92,11 +95,12 @@ class Names:
         hint: Elsewhere | None = None,
         remedy: str = "",
         refuse: bool = True,
+        far: bool = True,
     ) -> str:
         """Warn of a name that does not exist, or refuse it; returns the sentence, "" where the name is known.
 
         ``here``: the names that this application defines. ``elsewhere``: asks the database for those of others; ``hint``: for
-        more that are known and are not offered. ``remedy``: the last sentence of the warning. ``refuse``: raise UnknownName where the
+        more that are known and are not offered. ``remedy``: the last sentence of the warning. ``far``: warn also where no name is near. ``refuse``: raise UnknownName where the
         setting ``strict_names`` is on. On a running event loop, and without ``strict_names``, a name that has to be looked up is
         looked up on a thread: nobody waits, and the answer is "".
         """
@@ -107,18 +111,19 @@ class Names:
             act = contextvars.copy_context().run
             late = threading.Thread(
                 target=act,
-                args=(self._warn, what, name, here, elsewhere, hint, remedy, strict),
+                args=(self._warn, what, name, here, elsewhere, hint, remedy, strict, far),
                 daemon=True,
                 name="duly-names",
             )
             with contextlib.suppress(RuntimeError):  # no more threads: nobody is told, and nothing is lost
                 late.start()
             return ""
-        return self._warn(what, name, here, elsewhere, hint, remedy, strict)
+        return self._warn(what, name, here, elsewhere, hint, remedy, strict, far)
 
     def _warn(
         self, what: str, name: str, here: Collection[str], elsewhere: Elsewhere | None, hint: Elsewhere | None, remedy: str,
         strict: bool,
+        far: bool,
     ) -> str:  # fmt: skip
         known = set(here)
         try:
@@ -128,6 +133,8 @@ class Names:
                 return ""
         except (DatabaseError, SQLAlchemyError):
             return ""  # what else the caller wants of the database will say what is wrong with it
+        if not far and nearest(name, known) is None:
+            return ""
         if strict:
             said = unknown(what, name, known)
             raise UnknownName(what, name, f"{said} Correct it, or turn strict_names off.")
