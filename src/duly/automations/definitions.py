@@ -225,7 +225,7 @@ class DefinitionStore:
         return Automation(
             row.id, row.tenant, definition, bool(row.is_enabled), row.version, row.reference_at, row.seed_session_id, row.created_at, row.updated_at,
             row.error if left else unread.get("schedule", row.error), unread, row.last_execution_id, tuple(row.execution_history),
-            left[0] if left else None,
+            left[-1] if left else None,
         )  # fmt: skip
 
 
