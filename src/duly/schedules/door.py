@@ -214,6 +214,15 @@ class Schedules:
                 self.left.discard((spec.tenant, spec.name))
         return done
 
+    def _warn_unknown(self, spec: Spec) -> None:
+        """Warn of a task that nobody knows, unless the schedule names it already: then it was warned of, or an application that is not here
+        defines it."""
+        if spec.task in self._app.engine.tasks:
+            return
+        was = self._read(lambda c: self._store.find(c, spec.name, spec.tenant))
+        if was is None or was.spec is None or was.spec.task != spec.task:
+            self._app.warn_unknown_task(spec.task)
+
     def set(
         self,
         spec: Spec,
@@ -230,7 +239,7 @@ class Schedules:
         there was none; where it is another by now, WrongState. So it is for ``id``, its number: one that was removed and made anew has another.
         """
         check_text(reason, "reason")
-        self._app.warn_unknown_task(spec.task)
+        self._warn_unknown(spec)
 
         def act(connection: Connection, done: list[Decided]) -> tuple[Schedule, Change]:
             now = self._app.engine.db.present(connection)
