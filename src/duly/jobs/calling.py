@@ -128,7 +128,8 @@ async def with_session(
 
         with Session(db.session_engine) as session:
             try:
-                answer = fn(**{parameter: session})
+                with all_awaited():
+                    answer = fn(**{parameter: session})
                 done = record(session.connection(), answer)
                 session.commit()
                 return done

@@ -16,7 +16,7 @@ import hashlib
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -99,12 +99,12 @@ def _stored(code: CodeType) -> frozenset[str]:
 def fingerprint(value: Any) -> str:
     """Sixteen hexadecimal digits; the same for equal values."""
     if type(value) in _CHEAP and (type(value) is not str or len(value) <= 200):
-        return _of_constant(type(value), value)
+        return _of_constant(type(value).__name__, value)
     return _digest(value)
 
 
 @functools.lru_cache(maxsize=16_384)
-def _of_constant(kind: Hashable, value: Any) -> str:
+def _of_constant(kind: str, value: Any) -> str:
     """Each turn asks for all steps again, so those of simple values are kept. ``kind``: True and 1 are equal, and not the same."""
     return _digest(value)
 
