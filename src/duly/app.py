@@ -782,7 +782,7 @@ class Jobs:
         """Run an ended job again and return it: same id, input and key, attempts from 0, due now. A job that was cancelled before its planned
         instant goes back to that instant, or with ``at_once`` is due now.
 
-        ``force``: also one that succeeded. Raises NotFound, WrongState when it is live (or succeeded, without ``force``), or
+        ``force``: also one that succeeded, whose effects are repeated: the body of an idempotent task runs again, too. Raises NotFound, WrongState when it is live (or succeeded, without ``force``), or
         KeyConflict when its key was freed and another job has it.
         """
         return self.admin.replay(ident, actor, tenant, reason, force, at_once)

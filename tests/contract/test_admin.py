@@ -28,6 +28,7 @@ from contract.hands import (
     working,
 )
 from duly import Context, Duly, InvalidArgument, KeyConflict, NotFound, Status, WrongState
+from duly.idempotency import idempotent_task
 from duly.jobs.filter import JobFilter
 from duly.jobs.prune import prune_expired
 from duly.jobs.survey import depths
@@ -571,3 +572,40 @@ def test_a_cancelled_job_that_is_replayed_goes_back_to_its_planned_instant(
     app.jobs.cancel(ident)
     clock.advance(timedelta(hours=2))
     assert app.jobs.replay(ident).due_at is None
+
+
+def test_a_forced_replay_runs_the_body_of_an_idempotent_task_again_and_nothing_else_does(
+    app: Duly, clock: ManualClock
+) -> None:  # F9
+    ran: list[int] = []
+
+    @app.task("ONCE", max_attempts=1)
+    @idempotent_task
+    def once(n: int) -> int:
+        ran.append(n)
+        return len(ran)
+
+    first, twin = once.using(meta={"of": "ann"}).enqueue(7).job.id, once.enqueue(7).job.id
+    drain(app)
+    assert len(ran) == 1
+    for count in (2, 3):
+        app.jobs.replay(first, "the printer was empty", actor="cli:ann", force=True)
+        drain(app)
+        assert (len(ran), app.jobs.get(first).output) == (count, count)
+    assert app.jobs.get(first).meta == {"of": "ann", "forced_replay": f"{first}:2"}
+    # the run is delivered again after its body has succeeded: its own success counts
+    app.db.write(lambda c: c.execute(text(f"UPDATE jobs_done SET status = 'failed' WHERE id = {first}")))
+    app.jobs.replay(first)
+    # and another job's call is what it was, even where the mark was copied
+    other = once.using(meta=app.jobs.get(first).meta).enqueue(7).job.id
+    drain(app)
+    assert [app.jobs.get(one).output for one in (first, other, twin)] == [3, 3, 1]
+    assert len(ran) == 3
+    # in bulk, too
+    app.jobs.admin.act_on("replay", [twin], "cli:ann", "and this one", force=True)
+    drain(app)
+    assert (len(ran), app.jobs.get(twin).output) == (4, 4)
+    acts = audit(app, twin, "JOB_REPLAYED")
+    assert [(one["actor"], one["meta"]["reason"], one["meta"]["forced"]) for one in acts] == [
+        ("cli:ann", "and this one", True)
+    ]

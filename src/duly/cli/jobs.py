@@ -263,7 +263,7 @@ def cancel(ids: tuple[int, ...], children: bool, **given: Any) -> int:
 
 @jobs.command()
 @_acts
-@click.option("--force", is_flag=True, help="Jobs that succeeded, too.")
+@click.option("--force", is_flag=True, help="Jobs that succeeded, too: their effects are repeated.")
 @click.option(
     "--now", "at_once", is_flag=True, help="Due now, also a job that was cancelled before its planned time (with ids)."
 )
@@ -320,6 +320,10 @@ def _act(
     return _report(app, event, done, refused)
 
 
+#: What a replay by force does.
+REPEATED = "it succeeded: its effects will be repeated, those of an idempotent task too"
+
+
 def _foretell_ids(app: Duly, event: str, ids: list[int], tenant: str | None, force: bool) -> int:
     """Say what an act on these jobs would do, and who cancelled those that were cancelled. Nothing is changed."""
     from duly.jobs.admin import able
@@ -331,9 +335,14 @@ def _foretell_ids(app: Duly, event: str, ids: list[int], tenant: str | None, for
     cancelled = [one.id for one in meant if one.status is Status.CANCELLED]
     by = app.db.read(lambda c: app.engine.reader.cancelled_by(c, cancelled))
     told = {one: f"it was cancelled by {who}{f': {why}' if why else ''}" for one, (who, why) in by.items()}
+    repeated = [one.id for one in meant if one.status is Status.SUCCEEDED]
     if state().json:
-        show.as_json({f"would_{event}": [one.id for one in meant], "cancelled": {str(k): v for k, v in told.items()}})
+        more = {"would_repeat_effects_of": repeated} if repeated else {}
+        show.as_json({
+            f"would_{event}": [one.id for one in meant], "cancelled": {str(k): v for k, v in told.items()}, **more,
+        })  # fmt: skip
         return 0
+    told |= dict.fromkeys(repeated, REPEATED)
     show.table("!#id task queue status more", ((one.id, one.task, one.queue, str(one.status), told.get(one.id, "")) for one in meant))  # fmt: skip
     for one in found:
         if one not in meant:

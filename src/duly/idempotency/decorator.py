@@ -313,7 +313,9 @@ class _Call:
             if isinstance(self.where, InJob):  # the next attempt has the same arguments
                 raise PermanentError(str(error)) from error
             raise
-        self.ask = Ask(self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms)
+        self.ask = Ask(
+            self.where.tenant or o.tenant, key, o.name, self.where.owner, fingerprint, o.terms, self.where.again
+        )
         self.tell = Teller(o.name, key)
         #: What the body is given as its session, and what follows from that.
         self.session: Any = body.session(args, kwargs)

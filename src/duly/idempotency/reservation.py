@@ -31,7 +31,7 @@ LIFECYCLE: Lifecycle[State] = Lifecycle(
         Move(State.IN_PROGRESS, "fail", State.FAILED),
         Move(State.IN_PROGRESS, "take_over", State.IN_PROGRESS, "its owner is gone: the lock lapsed, or the same owner came again"),
         Move(State.FAILED, "reserve", State.IN_PROGRESS, "a failure allows another try (R004-13)"),
-        Move(State.SUCCEEDED, "reserve", State.IN_PROGRESS, "the success is remembered no longer"),
+        Move(State.SUCCEEDED, "reserve", State.IN_PROGRESS, "the success is remembered no longer, or a person has it done again"),
     ),
 )  # fmt: skip
 
@@ -74,6 +74,8 @@ class Ask:
     #: The canonical key of the arguments.
     fingerprint: str
     terms: Terms
+    #: A person had a job that succeeded run again on purpose: a success that another owner recorded does not count.
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

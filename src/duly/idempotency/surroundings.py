@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from duly.idempotency.default import default_store
 from duly.idempotency.store import Store
-from duly.jobs.run import CURRENT
+from duly.jobs.run import CURRENT, repeats
 from duly.kernel.errors import Cancel, Retry, Snooze
 from duly.kernel.exception_group import decisive, leaves
 from duly.tracing import checked
@@ -28,6 +28,8 @@ class Surroundings:
     tenant: str | None = None
     #: The ``traceparent`` that the call brought along, where it is not known otherwise.
     traceparent: str | None = None
+    #: A person has it done again on purpose, though it succeeded.
+    again = False
     #: Has the body asked to be called again, and gone on to its end?
     asked_again = False
     #: Where reservations belong here, if a function names no store.
@@ -46,8 +48,9 @@ class InJob(Surroundings):
 
     comes_again = True
 
-    def __init__(self, job_id: int, tenant: str, app: Any) -> None:
-        self.owner, self.tenant = f"job:{job_id}", tenant
+    def __init__(self, job_id: int, tenant: str, app: Any, repeat: int) -> None:
+        self.again, self.tenant = repeat > 0, tenant
+        self.owner = f"job:{job_id}:again-{repeat}" if repeat else f"job:{job_id}"
         if app is not None:
             self.store = lambda: app.reservations  # the database that the job is in
 
@@ -115,7 +118,13 @@ def surroundings() -> Surroundings:
     """Where this call happens."""
     run = CURRENT.get()
     if run is not None:
-        return InJob(run.claimed.id, run.claimed.tenant, getattr(getattr(run, "task", None), "app", None))
+        claimed = run.claimed
+        return InJob(
+            claimed.id,
+            claimed.tenant,
+            getattr(getattr(run, "task", None), "app", None),
+            repeats(claimed.id, claimed.meta),
+        )
     celery = sys.modules.get("celery")
     if celery is not None:
         task = celery.current_task

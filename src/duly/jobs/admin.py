@@ -16,6 +16,7 @@ from duly.jobs.filter import JobFilter
 from duly.jobs.job import LIFECYCLE, LIVE, Job, Status
 from duly.jobs.look import streams
 from duly.jobs.prune import prune
+from duly.jobs.run import REPEAT, repeats_of
 from duly.jobs.settle import CANCEL_REQUESTED, CANCELLED, REPLAYED
 from duly.jobs.tables import COMMON, jobs, jobs_done, queues
 from duly.kernel.errors import DulyError, InvalidArgument, KeyConflict, WrongState
@@ -129,7 +130,7 @@ class JobAdmin:
         self, ident: int, actor: str, tenant: str | None = None, reason: str = "", force: bool = False, at_once: bool = False
     ) -> Job:  # fmt: skip
         """Run an ended job again: same id, same input, same key, attempts from 0, due now. A job that was cancelled before its planned instant
-        goes back to that instant, or with ``at_once`` is due now.
+        goes back to that instant, or with ``at_once`` is due now. One that succeeded does its work again, the body of an idempotent task too.
 
         Of two replays at once one wins; the other raises WrongState. ``force`` allows a job that succeeded.
         Raises KeyConflict when its key was freed and another job has taken it.
@@ -169,6 +170,10 @@ class JobAdmin:
             "worker": null(),
             "started_at": null(),
         }
+        forced = locked.status == Status.SUCCEEDED
+        if forced:  # what is idempotent in it is done again
+            repeated = {**(locked.meta or {}), REPEAT: f"{ident}:{repeats_of(ident, locked.meta) + 1}"}
+            renewed["meta"] = literal(repeated, jobs_done.c.meta.type)
         columns = ["id", *COMMON]
         waits: list[Any] = [jobs_done.c.run_at] if early else []
         picked: list[Any] = [renewed.get(c, jobs_done.c[c]) for c in columns]
@@ -176,7 +181,7 @@ class JobAdmin:
         source = select(*picked, func.coalesce(fair, false()), *waits).where(jobs_done.c.id == ident)
         connection.execute(insert(jobs).from_select([*columns, "fair", *(["due_at"] if early else [])], source))
         connection.execute(delete(jobs_done).where(jobs_done.c.id == ident))
-        meta = {"reason": reason, "was": locked.status}
+        meta = {"reason": reason, "was": locked.status, **({"forced": True} if forced else {})}
         record(
             self.db,
             connection,

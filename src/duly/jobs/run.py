@@ -44,6 +44,8 @@ INTERRUPTED: Mapping[str, OutcomeKind] = {
     "lost": OutcomeKind.LOST,
 }
 MAX_ERROR = 4_000
+#: In the meta of a job that was replayed by force after it had succeeded: "its number:how often".
+REPEAT = "forced_replay"
 #: The class of the error of a job that no worker has been able to read so far.
 UNREADABLE = "Unreadable"
 #: The outcome of a handler that returned None.
@@ -225,6 +227,19 @@ def uncaused(meta: str | None) -> str | None:
         return meta
     rest = {name: value for name, value in orjson.loads(meta).items() if name != CAUSED}
     return orjson.dumps(rest).decode() if rest else None
+
+
+def repeats(ident: int, meta: str | None) -> int:
+    """How often a job has been replayed by force after it had succeeded. A mark that came along from another job does not count."""
+    if meta is None or f'"{REPEAT}"' not in meta:
+        return 0
+    return repeats_of(ident, orjson.loads(meta))
+
+
+def repeats_of(ident: int, meta: object) -> int:
+    found = meta.get(REPEAT) if isinstance(meta, dict) else None
+    job, _, count = found.partition(":") if isinstance(found, str) else ("", "", "")
+    return int(count) if job == str(ident) and count.isascii() and count.isdigit() and len(count) < 10 else 0
 
 
 def caused_by(meta: object) -> int | None:

@@ -60,7 +60,10 @@ class JobsBulkIn(Strict):
     filter: JobsFilterIn
     reason: Reason = ""
     limit: int = Field(1000, ge=1, le=MOST_JOBS, description="At most so many, the oldest first.")
-    force: bool = Field(False, description="Replay those that succeeded, too.")
+    force: bool = Field(
+        False,
+        description="Replay those that succeeded, too: their effects are repeated, those of idempotent tasks too.",
+    )
     dry_run: bool = Field(False, description="Only say which: nothing is done.")
     undo_seconds: int = Field(
         0, ge=0, le=LONGEST,

@@ -170,7 +170,9 @@ class Counted(BaseModel):
 
 
 class ReplayIn(Act):
-    force: bool = Field(False, description="Also one that succeeded.")
+    force: bool = Field(
+        False, description="Also one that succeeded: its effects are repeated, those of an idempotent task too."
+    )
 
 
 def routes(app: Duly) -> Any:
