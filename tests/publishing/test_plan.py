@@ -92,7 +92,7 @@ def test_a_plan_is_a_post_for_each_slot_and_channel_in_order_of_time() -> None:
 def test_the_key_is_made_of_what_is_published() -> None:
     # R002-3, R002-4
     at = datetime(2026, 3, 27, 17, tzinfo=UTC)
-    asset = Asset(checksum="sha256:" + "0" * 64)
+    asset = Asset(checksum="sha256:" + "0" * 64, alt="apples")
     item = load(PLAN).items[0]
     assert item.old_key == plan_key("orchard", "pictures", at, [asset], "Apples. They are ripe.")
     local = ("2026-03-27T18:00:00", "Europe/Rome")
@@ -105,7 +105,7 @@ def test_the_same_plan_written_in_another_way_has_the_same_keys() -> None:
     same = slot(at="2026-03-27T17:00:00Z")
     same["template"] = "{a} {b}"
     same["channels"] = ["blog"]
-    same["slots"][0] |= {"placeholders": {"a": "They are", "b": "ripe."}, "title": "Blog: Apples"}
+    same["slots"][0] |= {"placeholders": {"a": "They are", "b": "ripe."}, "title": "Blog: Apples", "first_comment": "Apples!"}
     one = load(PLAN).items[1]
     assert keys(same) == [*one.also]
     same["slots"][0]["at"] = "2026-03-27T18:00"
