@@ -105,7 +105,11 @@ def test_the_same_plan_written_in_another_way_has_the_same_keys() -> None:
     same = slot(at="2026-03-27T17:00:00Z")
     same["template"] = "{a} {b}"
     same["channels"] = ["blog"]
-    same["slots"][0] |= {"placeholders": {"a": "They are", "b": "ripe."}, "title": "Blog: Apples", "first_comment": "Apples!"}
+    same["slots"][0] |= {
+        "placeholders": {"a": "They are", "b": "ripe."},
+        "title": "Blog: Apples",
+        "first_comment": "Apples!",
+    }
     one = load(PLAN).items[1]
     assert keys(same) == [*one.also]
     same["slots"][0]["at"] = "2026-03-27T18:00"
