@@ -48,6 +48,7 @@ from duly.tracing import traceparent
 from duly.workflows import ENGINE_RUN
 
 if TYPE_CHECKING:
+    from duly.idempotency.keys import Keys
     from duly.idempotency.sql import SqlStore
     from duly.jobs.admin import JobAdmin
     from duly.jobs.calendars import Calendars
@@ -121,6 +122,14 @@ class Duly:
             self.open()
             self._reservations = SqlStore(self.db)
         return self._reservations
+
+    @property
+    def keys(self) -> Keys:
+        """Looking at the keys of ``@idempotent_task`` and of HTTP requests, and forgetting one."""
+        from duly.idempotency.keys import Keys
+
+        self.open()
+        return Keys(self.db, self.reservations)
 
     @cached_property
     def calendars(self) -> Calendars:

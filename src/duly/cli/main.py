@@ -26,6 +26,7 @@ _HOMES = {
     "schedules": "schedules",
     "workflows": "workflows",
     "automations": "automations",
+    "keys": "keys",
     "outbox": "outbox",
     "rounds": "rounds",
     "mail": "mail",

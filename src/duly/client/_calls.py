@@ -374,6 +374,11 @@ class Fired(TypedDict):
     sessions: list[Wanted]
 
 
+class ForgetKeyIn(TypedDict):
+    reason: str
+    force: NotRequired[bool]
+
+
 class Gate(TypedDict):
     """While it is offline no worker claims anything and no relay of the outbox sends anything; running jobs go on, new ones are accepted and wait."""
 
@@ -655,6 +660,27 @@ class JobsWhy(TypedDict):
     id: int
     runs: bool
     checks: list[JobsCondition]
+
+
+class Key(TypedDict):
+    """A key as it stands."""
+
+    tenant: str
+    key: str
+    task: str
+    state: Literal["in_progress", "succeeded", "failed"]
+    owner: str
+    attempts: int
+    since: str
+    seen_at: str
+    locked_until: str | None
+    kept_until: str
+    result_size: int | None
+
+
+class KeyPage(TypedDict):
+    keys: list[Key]
+    next: str | None
 
 
 class KnownAs(TypedDict):
@@ -1731,6 +1757,7 @@ class Calls:
         self.blackouts = BlackoutsCalls(send)
         self.gate = GateCalls(send)
         self.jobs = JobsCalls(send)
+        self.keys = KeysCalls(send)
         self.mail = MailCalls(send)
         self.outbox = OutboxCalls(send)
         self.publications = PublicationsCalls(send)
@@ -2352,6 +2379,64 @@ class JobsCalls:
             {"id": id},
             body=given or None,
             headers={"idempotency-key": idempotency_key},
+        )
+        return found
+
+
+class KeysCalls:
+    """Calls about keys."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def find_keys(
+        self,
+        *,
+        task: str | None = None,
+        state: Literal["in_progress", "succeeded", "failed"] | None = None,
+        older_than: float | str | None = None,
+        tenant: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> KeyPage:
+        """List the keys of idempotent functions and requests, in the order of tenant and key."""
+        found: KeyPage = self._send(
+            "GET",
+            "/api/v1/keys",
+            query={
+                "task": task,
+                "state": state,
+                "older_than": older_than,
+                "tenant": tenant,
+                "limit": limit,
+                "cursor": cursor,
+            },
+        )
+        return found
+
+    def show(self, key: str, /, *, tenant: str | None = None) -> Key:
+        """One key: who has it or had it, since when, and until when."""
+        found: Key = self._send("GET", "/api/v1/keys/{key}", {"key": key}, query={"tenant": tenant})
+        return found
+
+    def forget(
+        self,
+        key: str,
+        /,
+        *,
+        tenant: str | None = None,
+        if_match: str | None = None,
+        idempotency_key: str | None = None,
+        **given: Unpack[ForgetKeyIn],
+    ) -> Key:
+        """Forget a key, so that the next call runs the body again and repeats its effects. Answers how it stood."""
+        found: Key = self._send(
+            "POST",
+            "/api/v1/keys/{key}/forget",
+            {"key": key},
+            query={"tenant": tenant},
+            body=given,
+            headers={"if-match": if_match, "idempotency-key": idempotency_key},
         )
         return found
 

@@ -8,14 +8,16 @@ be done twice even if it forgets belongs into the SQL store (T004-h).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import orjson
 
 from duly.idempotency.reservation import Reservation, State
-from duly.idempotency.store import Store
+from duly.idempotency.store import KeyFilter, Store, unknown_cursor
 from duly.kernel.errors import InvalidArgument, StoreUnavailable
 from duly.kernel.events import PROCESS
 
@@ -26,6 +28,8 @@ return 1
 """
 #: Options that a pool makes for its own connections.
 _MADE_BY_POOLS = ("orig_", "maint_notifications_pool_handler", "himport_registry")
+#: Names that one page of a list looks at.
+SCANNED = 20_000
 _INSTANTS = ("locked_until", "seen_at", "kept_until", "created_at")
 
 
@@ -110,6 +114,25 @@ class RedisStore(Store):
             return pipe.execute()
 
         return [bool(written) for written in self._asked(swap)]
+
+    def find(self, wanted: KeyFilter, limit: int, cursor: str | None = None) -> tuple[list[Reservation], str | None]:
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
+            raise unknown_cursor()
+        place, found, looked = int(cursor or 0), list[Reservation](), 0
+        beginning = "" if wanted.tenant is None else f"{len(wanted.tenant)}:{wanted.tenant}:"
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self._prefix + beginning) + "*"
+        seconds, micros = self._asked(self._client.time)
+        now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+        while len(found) < limit and looked < SCANNED:
+            # never more at a time than the page still takes, as far as the server follows that
+            count = max(10, limit - len(found))
+            place, names = self._asked(partial(self._client.scan, place, pattern, count))
+            looked += count
+            texts = self._asked(partial(self._client.mget, names)) if names else []
+            found += [r for one in texts if one is not None and wanted.fits(r := _decoded(one), now)]
+            if place == 0:
+                return found, None
+        return found, str(place)
 
     def close(self) -> None:
         self._client.close()

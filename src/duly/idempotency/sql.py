@@ -25,10 +25,11 @@ from sqlalchemy import (
 )
 
 from duly.idempotency.reservation import Reservation, State
-from duly.idempotency.store import Store, StoreBusy
+from duly.idempotency.store import KeyFilter, Store, StoreBusy, unknown_cursor
 from duly.idempotency.tables import idempotency as t
 from duly.kernel.clock import Clock
 from duly.kernel.errors import DatabaseBusy, DatabaseUnavailable, StoreUnavailable
+from duly.kernel.payload import check_text
 from duly.storage import sqlite as files
 from duly.storage.database import Database
 from duly.storage.guest import check_table, database_of, make_table, table_sql
@@ -144,6 +145,21 @@ class SqlStore(Store):
         written: dict[int, bool] = self._asked(self.db.write, run)
         return [written[i] for i in range(len(pairs))]
 
+    def find(self, wanted: KeyFilter, limit: int, cursor: str | None = None) -> tuple[list[Reservation], str | None]:
+        now = self.db.stamp() or self._reading(lambda c: self.db.present(c))
+        query = select(t).where(t.c.kept_until > now).order_by(t.c.tenant, t.c.key).limit(limit + 1)
+        for column, value in ((t.c.tenant, wanted.tenant), (t.c.task, wanted.task), (t.c.state, wanted.state)):
+            if value is not None:
+                query = query.where(column == str(value))
+        if wanted.older_than is not None:
+            query = query.where(t.c.seen_at <= now - wanted.older_than)
+        if cursor is not None:
+            query = query.where(tuple_(t.c.tenant, t.c.key) > tuple_(*_place(cursor)))
+        found = [r for row in self._reading(lambda c: c.execute(query).all()) if (r := _of(row)) is not None]
+        if len(found) <= limit:
+            return found, None
+        return found[:limit], orjson.dumps([found[limit - 1].tenant, found[limit - 1].key]).hex()
+
     def prune(self) -> int:
         gone = select(t.c.tenant, t.c.key).where(t.c.kept_until <= self.db.now()).limit(PRUNED)
         statement = delete(t).where(tuple_(t.c.tenant, t.c.key).in_(gone), t.c.kept_until <= self.db.now())
@@ -176,6 +192,15 @@ class _Within(SqlStore):
 
     def _asked(self, door: Callable[[Any], Any], fn: Any) -> Any:
         return fn(self._connection)
+
+
+def _place(cursor: str) -> tuple[str, str]:
+    """The tenant and key that a cursor goes on behind. Raises InvalidArgument."""
+    try:
+        tenant, key = orjson.loads(bytes.fromhex(cursor))
+        return check_text(tenant, "cursor"), check_text(key, "cursor")
+    except (ValueError, TypeError):
+        raise unknown_cursor() from None
 
 
 def _of(row: Any) -> Reservation | None:

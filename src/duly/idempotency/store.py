@@ -28,6 +28,30 @@ ROUNDS = 100
 LOOK = Backoff(base=0.05, factor=2.0, max=1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """Which reservations are meant. All that is given must hold."""
+
+    tenant: str | None = None
+    task: str | None = None
+    state: State | None = None
+    #: Nothing was heard of them for so long.
+    older_than: timedelta | None = None
+
+    def fits(self, r: Reservation, now: datetime) -> bool:
+        return (
+            r.lives(now)
+            and self.tenant in (None, r.tenant)
+            and self.task in (None, r.task)
+            and self.state in (None, r.state)
+            and (self.older_than is None or r.seen_at <= now - self.older_than)
+        )
+
+
+def unknown_cursor() -> InvalidArgument:
+    return InvalidArgument("cursor", "is none that was given out.", "Take that of the page before, or leave it out.")
+
+
 class Store(ABC):
     """Reservations of every tenant. Safe to use from many threads. Every method may raise StoreUnavailable."""
 
@@ -56,6 +80,13 @@ class Store(ABC):
     def prune(self) -> int:
         """Forget what need not be remembered any longer. Returns how many."""
         return 0
+
+    def find(self, wanted: KeyFilter, limit: int, cursor: str | None = None) -> tuple[list[Reservation], str | None]:
+        """Reservations that are remembered, and the cursor of the page behind; None on the last one.
+
+        Raises InvalidArgument where the store cannot list, or for a cursor that it has not given out.
+        """
+        raise InvalidArgument("store", f"is a {type(self).__name__}, which cannot list its keys.")
 
     def would_wait_for_caller(self, blocking: bool) -> bool:
         """Would a write wait for a transaction that only its own caller can end? ``blocking``: he keeps his thread meanwhile."""
@@ -276,6 +307,15 @@ class MemoryStore(Store):
             else:
                 self._kept[place] = new
             return True
+
+    def find(self, wanted: KeyFilter, limit: int, cursor: str | None = None) -> tuple[list[Reservation], str | None]:
+        with self._lock:
+            now = self.clock.now()
+            found = [kept for place, kept in sorted(self._kept.items()) if wanted.fits(kept, now)]
+        start = 0 if cursor is None else int(cursor) if cursor.isascii() and cursor.isdigit() else -1
+        if start < 0:
+            raise unknown_cursor()
+        return found[start : start + limit], str(start + limit) if len(found) > start + limit else None
 
     def prune(self) -> int:
         with self._lock:

@@ -6,7 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from duly.app import Duly
-from duly.web.api import accounts, automations, events, jobs, mail, outbox, queues, rounds, schedules, system, workflows
+from duly.web.api import (
+    accounts,
+    automations,
+    events,
+    jobs,
+    keys,
+    mail,
+    outbox,
+    queues,
+    rounds,
+    schedules,
+    system,
+    workflows,
+)
 
 #: The routers, in the order of the description, behind that of ``bulk.py``.
 ROUTERS: tuple[Callable[[Duly], Any], ...] = (
@@ -14,6 +27,7 @@ ROUTERS: tuple[Callable[[Duly], Any], ...] = (
     queues.routes,
     schedules.routes,
     workflows.routes,
+    keys.routes,
     outbox.routes,
     rounds.routes,
     mail.routes,

@@ -65,7 +65,7 @@ NAVIGATION = (
         Link("/", "Overview", "jobs"), Link("/jobs", "Jobs", "jobs"), Link("/failures", "Failures", "jobs"), Link("/queues", "Queues & gate", "queues"),
         Link("/schedules", "Schedules", "schedules"), Link("/calendar", "Calendar", "schedules"), Link("/automations", "Automations", "automations"),
         Link("/workflows", "Workflows", "workflows"), Link("/publishing", "Publishing", "publishing"), Link("/rounds", "Rounds", "rounds"),
-        Link("/outbox", "Outbox", "outbox"),
+        Link("/keys", "Keys", "jobs"), Link("/outbox", "Outbox", "outbox"),
     )),
     ("Record", (Link("/audit", "Audit", "audit"), Link("/alerts", "Alerts", "alerts", whole=True))),
 )  # fmt: skip
