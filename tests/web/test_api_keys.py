@@ -50,3 +50,27 @@ def test_operators_forget_a_key_and_viewers_look(app: Duly, client: Callable[...
     for n in range(3):
         run(f"secret-{n}")
     assert len(ran) == 5, "one ran again"
+
+
+def test_a_key_is_seen_and_forgotten_on_its_page(app: Duly, client: Callable[..., TestClient]) -> None:  # F9
+    @app.task("print")
+    @idempotent_task
+    def print_(to: str) -> str:
+        return to
+
+    print_.enqueue("secret")
+    drain(app)
+    (key,), _ = app.keys.find()
+    operator, viewer = client("operator"), client("viewer")
+    page = viewer.get("/keys").text
+    assert key.key in page
+    assert "secret" not in page
+    assert "/keys/forget" not in page
+    assert "/keys/forget" in operator.get("/keys?state=succeeded").text
+    assert "No key fits" in operator.get("/keys?quiet=2h").text
+    form = {"key": key.key, "tenant": "default", "token": str(key.token), "back": "/keys", "reason": "out of paper"}
+    assert viewer.post("/keys/forget", data=form).status_code == 403
+    said = operator.post("/keys/forget", data=form)
+    assert (said.status_code, "is forgotten" in said.text) == (200, True)
+    assert app.keys.find() == ([], None)
+    assert [row["meta"]["reason"] for row in audit(app, key.key)] == ["out of paper"]

@@ -1,6 +1,6 @@
 """Looking at keys and forgetting them: for people, after a mistake. Arguments and results are never shown.
 
-Source: R004-8, ADR 0007.
+Source: R004-8.
 """
 
 from __future__ import annotations
