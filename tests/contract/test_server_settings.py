@@ -10,14 +10,15 @@ import pytest
 from psycopg import sql
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
 
 from contract.hands import Hand
-from duly import Duly
+from duly import INJECT, Duly, PermanentError
 from duly.audit import seal
 from duly.kernel.errors import UnsafeSession, UnsuitableDatabase
 from duly.monitoring.examine import examine
 from duly.monitoring.health import Grade, judge
-from duly.testing import ManualClock
+from duly.testing import ManualClock, drain
 
 #: Legal, and wrong for whoever reads texts of instants, numbers or bytes.
 ODD = {
@@ -144,3 +145,30 @@ def test_doctor_names_the_limits_that_end_work(pg_url: str, clock: ManualClock) 
     found = {f.check: f.detail for f in judge(examine(app.engine)) if f.grade is Grade.WARN}
     assert "idle_in_transaction_session_timeout = 3000ms, statement_timeout = 2000ms" in found["limits"]
     app.close()
+
+
+@pytest.mark.parametrize("end", ["returns", "raises"])
+def test_a_handler_whose_transaction_was_cut_off_fails_with_what_cut_it_off_or_what_it_raised(
+    pg: Duly, end: str
+) -> None:  # C009
+    @pg.task("import", max_attempts=1)
+    def cut(session: Session = INJECT) -> None:
+        with pg.db.engine.connect() as other:
+            pid = session.connection().exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            session.connection().exec_driver_sql("SET idle_in_transaction_session_timeout = '10ms'")
+            while other.exec_driver_sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}").first():
+                other.rollback()
+                other.exec_driver_sql("SELECT pg_sleep(0.01)")
+        if end == "raises":
+            raise PermanentError("the file is broken")
+
+    beside = pg.task("beside")(lambda: "well").enqueue().job
+    job = cut.enqueue().job
+    drain(pg)
+    failed = pg.jobs.get(job.id)
+    assert failed is not None
+    assert (failed.status, failed.attempts) == ("failed", 1)
+    why = "the file is broken" if end == "raises" else "terminating connection due to idle-in-transaction timeout"
+    assert failed.error is not None
+    assert why in failed.error["message"]
+    assert (pg.jobs.get(beside.id) or beside).status == "succeeded"

@@ -195,6 +195,31 @@ def test_tests_in_memory_enqueue_too(project: Project) -> None:
     assert "Ran 2 tests" in project.manage("test")
 
 
+@pytest.mark.postgres
+def test_migrate_names_who_holds_a_table_and_goes_on_when_it_is_free(tmp_path: Path, empty_pg_url: str) -> None:  # C004
+    project = Project(tmp_path / "project", empty_pg_url)
+    assert project.program("""
+import psycopg
+from duly.kernel.errors import DatabaseBusy
+from duly.storage import locking, migrate
+from duly.storage.database import Database
+from duly.settings import Settings
+
+locking.WAIT, locking.PAUSES = 0.1, (0.01,)
+url = os.environ["OWN_URL"]
+db = Database(Settings.load(database_url=url))
+db.write(lambda c: migrate._upgrade(c, "0011"))
+with psycopg.connect(url, application_name="nightly dump") as reader:
+    reader.execute("SELECT count(*) FROM queues")
+    try:
+        app.guest.migrate()
+    except DatabaseBusy as error:
+        tell(str(reader.info.backend_pid) in str(error), "application nightly dump" in str(error), db.read(migrate.current))
+app.guest.migrate()
+tell(db.read(migrate.current) == migrate.HEAD)
+""".replace('os.environ["OWN_URL"]', repr(empty_pg_url))) == [[True, True, "0011"], True]  # fmt: skip
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":

@@ -58,8 +58,11 @@ def is_locked(error: Exception) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    """An error and its causes, each once: the driver's error and SQLAlchemy's may name each other."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
         yield error
+        seen.append(error)
         error = error.__cause__
 
 

@@ -128,7 +128,7 @@ def _guarded(db: Database, guard: Connection) -> tuple[str | None, str]:
     guard.execute(text("SELECT pg_advisory_xact_lock(hashtext('duly migrate'))"))
 
     def blocker(asked: str | None) -> str:
-        return db.read(lambda connection: holder(connection, tables(connection), asked))
+        return db.read(partial(in_the_way, asked=asked))
 
     before = db.read(current)
     if before is None:
@@ -195,6 +195,11 @@ def _upgrade(connection: Connection, to: str) -> None:
         command.upgrade(_config(connection=connection), to)
     if path is not None:
         connection.execute(_IN_SCHEMA, {"path": path})
+
+
+def in_the_way(connection: Connection, asked: str | None) -> str:
+    """Who holds a lock on a table of Duly's, in a sentence."""
+    return holder(connection, tables(connection), asked)
 
 
 def migrate_in(connection: Connection, where: str) -> tuple[str | None, str]:

@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from duly.kernel.errors import SchemaMissing, UnsafeSession
 from duly.storage import migrate
+from duly.storage.locking import patiently
 from duly.storage.qualified import bind
 from duly.storage.session_settings import check_lent, found
 
@@ -159,14 +160,24 @@ class Guest:
     def migrate(self) -> tuple[str | None, str]:
         """Bring Duly's tables to the revision of this code, in one transaction of Django's connection. Returns (before, after).
 
-        An SQLite file is put in WAL mode, as Duly's own connections would do at the next moment at which nobody uses it.
+        Where somebody holds a table it lets go of everything and tries again, and raises DatabaseBusy naming them in the end. Within a
+        transaction of the caller's, the first try is the last one. An SQLite file is put in WAL mode, as Duly's own connections would do at the next moment at which nobody uses it.
         """
         wrapper: Any = connections[self.alias]
         if wrapper.vendor == "sqlite" and not wrapper.is_in_memory_db() and wrapper.get_autocommit():
             with wrapper.cursor() as cursor:
                 cursor.execute("PRAGMA journal_mode=WAL")
+        if wrapper.vendor != "postgresql" or not wrapper.get_autocommit():
+            return self._migrate()
+        return patiently(self._migrate, self._in_the_way)
+
+    def _migrate(self) -> tuple[str | None, str]:
         with transaction.atomic(using=self.alias), self.join(check=False) as connection:
             return migrate.migrate_in(connection, f"the database {self.alias!r}")
+
+    def _in_the_way(self, asked: str | None) -> str:
+        with self.join(check=False) as connection:
+            return migrate.in_the_way(connection, asked)
 
 
 def _nothing() -> None:

@@ -375,7 +375,10 @@ class Running(Accounts):
                     session.commit()
                     written = True
                 except BaseException:
-                    session.rollback()
+                    with contextlib.suppress(
+                        Exception
+                    ):  # where the connection is gone, all is undone: what came first is told
+                        session.rollback()
                     raise
         except LeaseLost:
             outcome = Outcome(OutcomeKind.LOST)
@@ -403,7 +406,8 @@ class Running(Accounts):
                     await session.commit()
                     written = True
                 except BaseException:
-                    await session.rollback()
+                    with contextlib.suppress(Exception):
+                        await session.rollback()
                     raise
         except LeaseLost:
             outcome = Outcome(OutcomeKind.LOST)
