@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, select
 
 from duly.jobs.enqueue import NewJob
-from duly.kernel.errors import PermanentError, Retry
+from duly.kernel.errors import DestinationUnavailable, PermanentError, Retry
 from duly.rounds.group import Channel
 from duly.rounds.round import Round, takes_part
 from duly.rounds.store import TickStore
@@ -140,7 +140,12 @@ class Telling:
             )
         except (Retry, PermanentError):
             raise
-        except Exception as error:  # a connection's error may name the host
+        except DestinationUnavailable as error:
+            # an answer, or a URL that cannot be used, is told in its own words; a connection's error may name the host
+            if error.__cause__ is None:
+                raise Retry(error.problem, after=error.after) from None
+            raise Retry(f"the endpoint of member {member} cannot be reached", after=error.after) from None
+        except Exception as error:
             raise Retry(f"the endpoint of member {member} does not answer: {type(error).__name__}") from None
         finally:
             self._urls.pop(ident, None)
