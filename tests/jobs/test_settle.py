@@ -56,6 +56,7 @@ TABLE: list[tuple[Outcome, int, str, Status, str | None, str | None, bool, float
     (Outcome(K.SNOOZED, after=60), 4, "snooze", Status.QUEUED, None, None, False, 60),
     (Outcome(K.RELEASED), 1, "release", Status.QUEUED, None, None, False, None),
     (Outcome(K.RELEASED), 4, "release", Status.QUEUED, None, None, False, None),
+    (Outcome(K.UNREADABLE, error=ERROR, after=5), 1, "snooze", Status.QUEUED, None, None, False, 5),
     (Outcome(K.CANCELLED, error=ERROR), 1, "cancel", Status.CANCELLED, CANCELLED, "cancelled", True, None),
 ]
 

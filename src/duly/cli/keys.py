@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def keys() -> None:
-    """Look at the keys of idempotent functions and requests, and forget one."""
+    """Look at idempotency keys, and forget them."""
 
 
 def _stored(command: Callable[..., Any]) -> Callable[..., Any]:
