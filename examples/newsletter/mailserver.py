@@ -28,13 +28,13 @@ HOST = "127.0.0.1"
 #: Mailboxes that are refused for good, with the answer.
 REFUSED = {
     "noor.moved@example.net": "550 5.1.1 No such mailbox: its owner has moved away",
-    "pauline.full@example.com": "552 5.2.2 Mailbox full, and nobody empties it",
+    "pauline.closed@example.com": "550 5.2.1 Mailbox closed: nobody has read it for years",
 }
 #: Mailboxes that are accepted later, and how often they are put off before.
 PUT_OFF = {
     "gregory.grey@example.org": 1,
     "gry.grey@example.net": 1,
-    "grainne.grey@example.com": 2,
+    "grainne.grey@example.com": 1,
 }
 
 

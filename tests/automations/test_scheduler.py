@@ -19,6 +19,7 @@ from duly.automations.plan import (
     Limits,
     Nothing,
     Resume,
+    Skipped,
     Spent,
     Stopped,
     Waiting,
@@ -178,6 +179,13 @@ def test_a_local_time_in_a_gap_runs_once_after_it_and_in_a_fold_on_its_first_pas
     first_pass = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
     assert next_session([AutomationFacts(1, rome, before)], datetime(2026, 10, 25, 6, tzinfo=UTC)) == Create(1, first_pass)  # fmt: skip
     assert next_session([AutomationFacts(1, rome, before, first_pass)], datetime(2026, 10, 25, 6, tzinfo=UTC)) == Nothing()  # fmt: skip
+
+
+def test_two_times_in_one_gap_run_once_and_the_other_is_on_record() -> None:  # B4
+    twice = Cron("15,45 2 * * *", tz="Europe/Rome")
+    found = next_session([AutomationFacts(1, twice, datetime(2026, 3, 28, 12, tzinfo=UTC))], datetime(2026, 3, 29, 6, tzinfo=UTC))  # fmt: skip
+    once = datetime(2026, 3, 29, 1, tzinfo=UTC)
+    assert found == Create(1, once, (Skipped(once, once, 1, "gap=02:15,02:45"),))
 
 
 @st.composite

@@ -41,8 +41,8 @@ BAD = {
     293: "lena.example.org",
 }
 #: What the mail server refuses for good, and what it puts off, with the attempt on which it gives in.
-REFUSED = {"noor.moved@example.net": "550", "pauline.full@example.com": "552"}
-PUT_OFF = {"gregory.grey@example.org": 2, "gry.grey@example.net": 2, "grainne.grey@example.com": 3}
+REFUSED = {"noor.moved@example.net": "550", "pauline.closed@example.com": "550"}
+PUT_OFF = {"gregory.grey@example.org": 2, "gry.grey@example.net": 2, "grainne.grey@example.com": 2}
 #: So many letters are under way at once: a queue's default.
 CONCURRENCY = 20
 
@@ -300,7 +300,7 @@ def test_it_keeps_serving_what_another_terminal_enqueues(tmp_path: Path) -> None
 
 
 def test_on_a_terminal_it_draws_a_bar_and_says_the_same(tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("address,name\nann@example.org,Ann\npauline.full@example.com,Pauline\n")
+    (tmp_path / "list.csv").write_text("address,name\nann@example.org,Ann\npauline.closed@example.com,Pauline\n")
     ours, theirs = pty.openpty()
     process = start(tmp_path, "--until-idle", "--latency", "0.3", "--recipients", "list.csv", terminal=theirs)
     os.close(theirs)
@@ -313,7 +313,7 @@ def test_on_a_terminal_it_draws_a_bar_and_says_the_same(tmp_path: Path) -> None:
     assert "━" in said.decode()
     assert "of 2" in said.decode()
     assert "The newsletter is out." in said.decode()
-    assert "552 5.2.2 Mailbox full" in said.decode()
+    assert "550 5.2.1 Mailbox closed" in said.decode()
 
 
 def test_a_fresh_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
