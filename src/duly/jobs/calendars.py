@@ -43,10 +43,11 @@ class Calendars:
         A blackout that is there by this name is replaced. The next claim obeys, in the whole cluster; running jobs go on. Audited
         with who did it and why. ``enabled``: False keeps it without holding anything. Raises InvalidArgument.
         """
+        kept = self._app._write(lambda c: self._app.engine.calendars.set(c, window, actor, reason, enabled=enabled))
         kind, _, name = window.scope.partition(":")
         if kind in ("queue", "channel"):
             self._app.warn_unused_queue(name, "The blackout is kept all the same, and holds jobs of this queue.")
-        return self._app._write(lambda c: self._app.engine.calendars.set(c, window, actor, reason, enabled=enabled))
+        return kept
 
     def remove(self, name: str, reason: str = "", actor: str = "code") -> Blackout:
         """Take a blackout away; returns what it was. What it held may start at once. Raises NotFound."""

@@ -32,8 +32,6 @@ from duly.kernel.errors import InvalidArgument
 #: (name, fingerprint) of each argument, in the order of the parameters.
 Fingerprints: TypeAlias = list[list[str]]
 
-#: Values whose fingerprints are kept, and types whose Python form says all. How deep a value is looked into that has no canonical form.
-_CHEAP = frozenset((str, int, bool, type(None), timedelta))
 _PLAINLY_SHOWN = (
     Fraction, complex, range, timezone, IPv4Address, IPv6Address, IPv4Network, IPv6Network, IPv4Interface, IPv6Interface,
 )  # fmt: skip
@@ -98,14 +96,6 @@ def _stored(code: CodeType) -> frozenset[str]:
 
 def fingerprint(value: Any) -> str:
     """Sixteen hexadecimal digits; the same for equal values."""
-    if type(value) in _CHEAP and (type(value) is not str or len(value) <= 200):
-        return _of_constant(type(value).__name__, value)
-    return _digest(value)
-
-
-@functools.lru_cache(maxsize=16_384)
-def _of_constant(kind: str, value: Any) -> str:
-    """Each turn asks for all steps again, so those of simple values are kept. ``kind``: True and 1 are equal, and not the same."""
     return _digest(value)
 
 
