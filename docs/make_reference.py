@@ -158,7 +158,7 @@ MEANINGS = {
     "session_interrupted": "A session has lost the slot and goes on later: `reason` is `CRASH`, `NETWORK_ERROR` or `SUSPENDED`.",
     "session_crashed": "A chat has lost its worker; `again`: the person's question is asked again.",
     "session_ended": "A session has ended: `reason` is `COMPLETED`, `TIMEOUT`, `ERROR` or `CANCELLED`; `detail` says why, and is left out where it is what the AI said.",
-    "automation_skipped": "Planned executions were left out: `count` of them, from `first` to `last`; `reason` is `dismissed` or `catch_up_window`, or `disabled`, `rescheduled` or `removed` where a person decided so.",
+    "automation_skipped": "Planned executions were left out: `count` of them, from `first` to `last`; `reason` is `dismissed` or `catch_up_window`, `gap=` with the local times that one execution stands for after clocks went forward, or `disabled`, `rescheduled` or `removed` where a person decided so.",
     "slot_busy": "A session has lost its slot while a call of its `tool` is under way: nobody gets the slot before that has ended.",
     "automation_broken": "The schedule of an automation cannot be read; `error` says why. The others go on.",
     "automation_not_run": "An event could not run an automation that waits for it; `error` says why.",
@@ -259,6 +259,9 @@ def settings() -> str:
         "Every setting is an argument of `Duly(...)` and a variable of the environment. The argument wins over the variable, the "
         "variable over the default. `duly doctor --settings` shows the values in force and where each comes from.\n\n",
         _table(["setting", "variable", "default", "unit", "what it is for"], rows),
+        "\n## Durations\n\nWherever Duly takes a duration (settings with the unit `s`, arguments, options of commands, REST, forms), you may write a "
+        "number of seconds (`90`, `1.5`), parts with units (`500ms`, `90s`, `5m`, `1h30m`, `2d 12h`, `1w`) or an ISO 8601 duration without years and "
+        "months (`PT5M`, `P1DT12H`), which have no fixed length. Python also takes a `timedelta`. Answers give seconds.\n",
     ])  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import time
 import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
@@ -392,16 +392,13 @@ class Duly:
                 carried.setdefault(CAUSED, caused)
             meta = orjson.dumps(carried).decode()
             check_size(len(meta), self.settings.max_payload, "meta")
-        unique: str | float = "forever"
-        if o.unique_until is not None:
-            unique = o.unique_until.total_seconds() if isinstance(o.unique_until, timedelta) else o.unique_until
         parent = o.parent.id if isinstance(o.parent, Job) else o.parent.job.id if hasattr(o.parent, "job") else o.parent
         if parent is not None and (isinstance(parent, bool) or not isinstance(parent, int) or not 0 < parent < 2**63):
             raise InvalidArgument("parent", f"is {parent!r}; it must be a job or its id.")
         return NewJob(
             tenant=o.tenant or self.settings.tenant, queue=o.queue or queue, task=name, input=text,
             max_attempts=o.max_attempts or max_attempts or self.settings.max_attempts, priority=priority if o.priority is None else o.priority,
-            run_at=o.run_at, delay=o.delay(), key=o.key, unique=unique, on_conflict=o.on_conflict, concurrency_key=o.concurrency_key,
+            run_at=o.run_at, delay=o.delay(), key=o.key, unique=o.unique(), on_conflict=o.on_conflict, concurrency_key=o.concurrency_key,
             parent_id=parent, meta=meta,
         )  # fmt: skip
 

@@ -27,8 +27,9 @@ from duly.idempotency.plan import Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.store import LOOK, Holding, Store, store_finder
 from duly.idempotency.telling import Teller
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, StoreUnavailable, brief
-from duly.kernel.payload import check_name, check_number
+from duly.kernel.payload import check_name, check_number, read_duration, read_seconds
 
 MIB = 1024 * 1024
 #: The longest time, in seconds, after which a client is asked to try again: a request may end at any moment.
@@ -78,12 +79,12 @@ class IdempotencyMiddleware:
         tenant: str | Callable[[Scope], str] = "default",
         identity: Callable[[Scope], str | None] | None = None,
         name: str = "http",
-        wait: float = 0.0,
+        wait: Duration = 0.0,
         max_body: int = MIB,
         max_response: int = MIB,
-        lock: float = 90.0,
-        heartbeat: float = 10.0,
-        keep: timedelta = timedelta(hours=24),
+        lock: Duration = 90.0,
+        heartbeat: Duration = 10.0,
+        keep: Duration = timedelta(hours=24),
         remember: Callable[[int], bool] = remembered,
         on_store_error: Literal["refuse", "pass"] = "refuse",
         documentation: str | None = None,
@@ -95,14 +96,13 @@ class IdempotencyMiddleware:
             raise InvalidArgument("methods", f"is {methods!r}.", 'Give names of methods, such as ("POST", "PATCH").')
         if on_store_error not in ("refuse", "pass"):
             raise InvalidArgument("on_store_error", f"is {on_store_error!r}.", "Use 'refuse' or 'pass'.")
-        for field, number, unit in (
-            ("wait", wait, "seconds"),
-            ("max_body", max_body, "bytes"),
-            ("max_response", max_response, "bytes"),
-            ("lock", lock, "seconds"),
-            ("heartbeat", heartbeat, "seconds"),
-        ):
-            check_number(number, field, f"{unit}, 0 or more", 0, 1e9)
+        for field, number in (("max_body", max_body), ("max_response", max_response)):
+            check_number(number, field, "bytes, 0 or more", 0, 1e9)
+        wait, lock, heartbeat = (
+            read_seconds(span, field, 0, 1e9)
+            for field, span in (("wait", wait), ("lock", lock), ("heartbeat", heartbeat))
+        )
+        keep = read_duration(keep, "keep")
         if not callable(remember) or not (identity is None or callable(identity)):
             raise InvalidArgument("identity" if callable(remember) else "remember", "must be a function.")
         self.app = app

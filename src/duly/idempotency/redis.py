@@ -18,8 +18,10 @@ import orjson
 
 from duly.idempotency.reservation import Reservation, State
 from duly.idempotency.store import KeyFilter, Store, unknown_cursor
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, StoreUnavailable
 from duly.kernel.events import PROCESS
+from duly.kernel.payload import read_seconds
 
 _SWAP = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -40,7 +42,8 @@ class RedisStore(Store):
     ``socket_timeout`` is set keeps its own. Raises InvalidArgument when the extra is missing.
     """
 
-    def __init__(self, server: Any, *, prefix: str = "duly:idempotency:", timeout: float = 2.0) -> None:
+    def __init__(self, server: Any, *, prefix: str = "duly:idempotency:", timeout: Duration = 2.0) -> None:
+        timeout = read_seconds(timeout, "timeout", 0, above=True)
         try:
             import redis
         except ImportError:

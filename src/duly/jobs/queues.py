@@ -142,7 +142,7 @@ class QueueStore:
                 if not isinstance(rate, Rate):
                     raise InvalidArgument("rate", f"is {rate!r}.", "Give (count, seconds).")
                 _whole("rate", rate.count)
-                if not isinstance(rate.seconds, int | float) or not 0 < rate.seconds <= LONGEST_WINDOW:
+                if not 0 < rate.seconds <= LONGEST_WINDOW:
                     raise InvalidArgument(
                         "rate", f"has a window of {rate.seconds} s; it must be more than 0 and at most 400 days."
                     )

@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 #: The longest delay and the longest memory of a key, in seconds: a hundred years.
 FARTHEST = 100 * 365.25 * 86_400
 #: When the key of a job is free again.
-UniqueUntil = Literal["start", "done", "forever"] | timedelta
+UniqueUntil = Literal["start", "done", "forever"] | Duration
 #: Where a handler runs: on the event loop (async), on a thread, or in a process of its own that can be killed.
 RunIn = Literal["loop", "thread", "process"]
 
@@ -96,14 +96,21 @@ class Options:
         if until is not None:
             if self.key is None:
                 raise InvalidArgument("unique_until", "is given without a key.")
-            if not isinstance(until, timedelta) and until not in ("start", "done", "forever"):
-                raise InvalidArgument(
-                    "unique_until", f"is {until!r}.", "Use 'start', 'done', 'forever' or a duration such as 1h."
-                )
-            if isinstance(until, timedelta) and not timedelta(0) < until <= timedelta(seconds=FARTHEST):
+            try:
+                kept = self.unique()
+            except InvalidArgument:
+                remedy = "Use 'start', 'done', 'forever' or a duration such as 1h."
+                raise InvalidArgument("unique_until", f"is {until!r}.", remedy) from None
+            if not isinstance(kept, str) and not 0 < kept <= FARTHEST:
                 raise InvalidArgument("unique_until", f"is {until}; it must be positive and within a hundred years.")
         if self.on_conflict not in ("return", "raise"):
             raise InvalidArgument("on_conflict", f"is {self.on_conflict!r}.", "Use 'return' or 'raise'.")
+
+    def unique(self) -> str | float:
+        """When the key is free again: a word, or how many seconds after the enqueue."""
+        if self.unique_until is None or self.unique_until in ("start", "done", "forever"):
+            return "forever" if self.unique_until is None else str(self.unique_until)
+        return read_seconds(self.unique_until, "unique_until")
 
     def delay(self) -> float | None:
         """Seconds from now that the job is wanted in; None for now or for a fixed instant."""
@@ -229,7 +236,7 @@ class Task(Generic[P, R]):
         return InvalidArgument(f"task {self.name}", "belongs to no application.", "Define it with @app.task.")
 
     def using(self, **options: Any) -> Call[P, R]:
-        """This task with options for one call: queue, run_at (aware), run_in (seconds or a timedelta), priority, key, unique_until,
+        """This task with options for one call: queue, run_at (aware), run_in (a duration), priority, key, unique_until,
         on_conflict, tenant, concurrency_key, max_attempts, parent, meta, session (see ``Options``).
 
         Raises InvalidArgument naming the option.

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from duly.kernel.duration import Duration
+from duly.kernel.payload import read_seconds
+
 #: Texts that mean yes and no in the row of the online gate (T003-f). Anything else is unreadable and means offline.
 YES = frozenset({"true", "1", "on", "yes"})
 NO = frozenset({"false", "0", "off", "no"})
@@ -36,12 +39,16 @@ class HoldReason(StrEnum):
     RATE = "rate"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Rate:
-    """At most ``count`` starts in any window of ``seconds``."""
+    """At most ``count`` starts in any window of ``seconds``: a duration, kept in seconds."""
 
     count: int
     seconds: float
+
+    def __init__(self, count: int, seconds: Duration) -> None:
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "seconds", read_seconds(seconds, "rate.seconds"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
-from duly.kernel.payload import check_name, check_number, check_whole
+from duly.kernel.payload import check_name, check_number, check_whole, read_seconds
 from duly.kernel.source import InvalidDocument, Problem, Source, path_of
 from duly.kernel.windows import Window, window_from_json
 from duly.publishing.connectors.base import Connector
@@ -57,7 +57,7 @@ class Breaker:
 
     def __post_init__(self) -> None:
         check_whole(self.failures, "breaker.failures", 0)
-        check_number(self.seconds, "breaker.seconds", "a number of seconds, more than 0", 0, above=True)
+        object.__setattr__(self, "seconds", read_seconds(self.seconds, "breaker.seconds", 0, above=True))
 
     def cool_down(self, trips: int) -> float:
         """Seconds for which it holds the ``trips``-th time in a row, 1 for the first."""
@@ -95,7 +95,7 @@ class Channel:
         if self.limit is not None:
             check_whole(self.limit, "limit")
         check_whole(self.max_attempts, "max_attempts")
-        check_number(self.apart, "apart", "a number of seconds, not negative", 0)
+        object.__setattr__(self, "apart", read_seconds(self.apart, "apart", 0))
         for name, value, kind in (("backoff", self.backoff, Backoff), ("breaker", self.breaker, Breaker)):
             if not isinstance(value, kind):
                 raise InvalidArgument(name, f"is of type {type(value).__name__}.", f"Give a {kind.__name__}.")
@@ -133,8 +133,8 @@ def read_rate(value: object, field: str = "rate") -> Rate | None:
         value = (value["count"], value["seconds"])
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise InvalidArgument(field, f"is {value!r}.", "Give (count, seconds), for example (50, 86400).")
-    seconds = check_number(value[1], f"{field}.seconds", "a number of seconds, more than 0", 0, above=True)
-    return Rate(check_whole(value[0], f"{field}.count"), float(seconds))
+    seconds = read_seconds(value[1], f"{field}.seconds", 0, above=True)
+    return Rate(check_whole(value[0], f"{field}.count"), seconds)
 
 
 def read_backoff(value: object, default: Backoff) -> Backoff:
@@ -145,7 +145,10 @@ def read_backoff(value: object, default: Backoff) -> Backoff:
         return value
     given = _mapping(value, "backoff", ("base", "factor", "max"))
     numbers = {
-        name: check_number(number, f"backoff.{name}", "a number, not negative", 0) for name, number in given.items()
+        name: check_number(number, "backoff.factor", "a number, not negative", 0)
+        if name == "factor"
+        else read_seconds(number, f"backoff.{name}", 0)
+        for name, number in given.items()
     }
     return backoff_of(numbers.get("base", default.base), numbers.get("factor", default.factor), numbers.get("max", default.max))  # fmt: skip
 

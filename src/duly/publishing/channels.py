@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.payload import check_name
+from duly.kernel.payload import check_name, read_seconds
 from duly.kernel.source import InvalidDocument
 from duly.kernel.source import read as read_source
 from duly.publishing.channel import (
@@ -39,7 +40,7 @@ class Channels:
 
     def declare(
         self, name: str, connector: str | Connector | Callable[[Run], Any], limit: int | None = 1, rate: Any = None, max_attempts: int | None = None,
-        backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, apart: float = 60.0, blackouts: Any = None, **options: Any,
+        backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, apart: Duration = 60.0, blackouts: Any = None, **options: Any,
     ) -> Channel:  # fmt: skip
         """Declare a channel, or replace one. Raises InvalidArgument naming the field."""
         made = self._made(
@@ -50,7 +51,7 @@ class Channels:
 
     def _made(
         self, name: str, connector: object, limit: int | None, rate: Any, max_attempts: int | None, backoff: Any, unknown: Unknown, breaker: Any,
-        apart: float, blackouts: Any, options: Mapping[str, Any],
+        apart: Duration, blackouts: Any, options: Mapping[str, Any],
     ) -> Channel:  # fmt: skip
         settings = self._app.settings
         check_name(name, "channel")
@@ -60,7 +61,8 @@ class Channels:
         attempts = settings.publish_max_attempts if max_attempts is None else max_attempts
         told: Any = None  # what is wrong with the channel is said before its connector is made
         made = Channel(
-            name, told, limit, read_rate(rate), attempts, read_backoff(backoff, default), unknown, read_breaker(breaker), apart,
+            name, told, limit, read_rate(rate), attempts, read_backoff(backoff, default), unknown, read_breaker(breaker),
+            read_seconds(apart, "apart", 0),
             read_blackouts(blackouts, name),
         )  # fmt: skip
         return replace(made, connector=self._connector(connector, options))

@@ -17,6 +17,7 @@ from duly.jobs.admin import JobAdmin
 from duly.jobs.look import Found, until_of
 from duly.jobs.run import INJECT, Context
 from duly.jobs.session import borrowed
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.gate import Rate
 from duly.kernel.owned import OnePer
@@ -115,7 +116,7 @@ class Publishing:
 
     def channel(
         self, name: str, connector: str | Connector | Callable[[Run], Any], *, limit: int | None = 1, rate: Any = None,
-        max_attempts: int | None = None, backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, apart: float = 60.0,
+        max_attempts: int | None = None, backoff: Any = None, unknown: Unknown = "hold", breaker: Any = None, apart: Duration = 60.0,
         blackouts: Any = None, **options: Any,
     ) -> Channel:  # fmt: skip
         """Declare a channel, or replace one.
@@ -124,7 +125,7 @@ class Publishing:
         function that is called with a ``Run``. ``limit``: publications at once in the whole cluster, None for any number; ``rate``:
         (count, seconds). Both are set on the queue when a worker begins, unless somebody else has set them since. ``max_attempts``, ``backoff`` (Backoff):
         else the settings ``publish_max_attempts`` and ``publish_backoff_…``. ``unknown``: "hold" or "retry" a post of which nobody can say
-        whether it is there. ``breaker``: (failures, seconds). ``apart``: seconds that two posts are apart at the least; closer ones collide
+        whether it is there. ``breaker``: (failures, seconds). ``apart``: the duration that two posts are apart at the least; closer ones collide
         (``test``, ``collisions``), 0 for none. ``blackouts``: Windows, or mappings ``{days, start, end, tz, dates, name}``, in which nothing of
         the channel is published; kept when a worker begins. Raises InvalidArgument naming the field.
         """

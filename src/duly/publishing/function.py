@@ -7,8 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, Signal
 from duly.kernel.exception_group import decisive
+from duly.kernel.payload import read_seconds
 from duly.kernel.verdict import Kind, Refusal, refusal
 from duly.publishing.connectors.base import Notebook
 from duly.publishing.post import Limits, Post, Published, Rules
@@ -31,10 +33,12 @@ class Run:
         """It is published. ``remote_id``: what the other side calls it."""
         self.published, self.refusal = Published(remote_id, url), None
 
-    def mark_failed(self, error: str, retryable: bool = False, after: float | None = None) -> None:
-        """It is not published. ``retryable``: another run may go better (R002-12), ``after`` so many seconds at the least."""
+    def mark_failed(self, error: str, retryable: bool = False, after: Duration | None = None) -> None:
+        """It is not published. ``retryable``: another run may go better (R002-12), ``after`` that duration at the least."""
         if not retryable and after is not None:
             raise InvalidArgument("after", "is given for a failure that is not tried again.")
+        if after is not None:
+            after = read_seconds(after, "after", 0)
         self.published = None
         self.refusal = refusal(Kind.TRANSIENT if retryable else Kind.PERMANENT, error, after)
 

@@ -38,9 +38,10 @@ from duly.jobs.run import INTERRUPTED, Run, trace_of
 from duly.jobs.task import Task
 from duly.jobs.worker import Worker
 from duly.jobs.worker.running import STARTS_WITHIN
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.outcome import Outcome, OutcomeKind
-from duly.kernel.payload import check_whole
+from duly.kernel.payload import check_whole, read_seconds
 from duly.outbox.transports.brokers import CAREFUL
 
 #: The name of the Celery task that runs a job.
@@ -66,7 +67,7 @@ class Dispatcher(Worker):
 
     ``celery_app``: the Celery application of the fleet. ``queues``: for each queue, how many of its jobs may be handed over and
     not finished; ``limit`` is the same for all of them together. ``celery_queue``: the Celery queue to send to; by
-    default what the application's routes say about ``duly.execute``. ``handover_timeout``: seconds.
+    default what the application's routes say about ``duly.execute``. ``handover_timeout``: a duration.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Dispatcher(Worker):
         *,
         limit: int = LIMIT,
         celery_queue: str | None = None,
-        handover_timeout: float = HANDOVER_TIMEOUT,
+        handover_timeout: Duration = HANDOVER_TIMEOUT,
         name: str | None = None,
     ) -> None:
         if not hasattr(celery_app, "send_task"):
@@ -85,6 +86,7 @@ class Dispatcher(Worker):
                 "celery_app", f"is of type {type(celery_app).__name__}.", "Give a Celery application."
             )
         check_whole(limit, "limit")
+        handover_timeout = read_seconds(handover_timeout, "handover_timeout")
         if not handover_timeout >= 1:
             raise InvalidArgument(
                 "handover_timeout",

@@ -14,8 +14,10 @@ from typing import Any
 
 from celery.signals import worker_init
 
+from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.events import PROCESS
+from duly.kernel.payload import read_seconds
 from duly.outbox.transports.brokers import CAREFUL
 
 #: What every robust worker wants, whatever its numbers are.
@@ -38,12 +40,12 @@ _OPTIONS = ("broker_transport_options", "result_backend_transport_options")
 def apply_robust_settings(
     app: Any,
     *,
-    time_limit: float = 300,
-    soft_time_limit: float | None = None,
-    visibility_timeout: float = 3600,
-    lock_ttl: float | None = None,
+    time_limit: Duration = 300,
+    soft_time_limit: Duration | None = None,
+    visibility_timeout: Duration = 3600,
+    lock_ttl: Duration | None = None,
 ) -> dict[str, Any]:
-    """Give a Celery application settings that lose no task. Returns what is in force now: {setting: value}.
+    """Give a Celery application settings that lose no task. Returns what is in force now: {setting: value}. All four are durations.
 
     ``time_limit``: seconds after which a task's process is killed. ``soft_time_limit``: seconds after which the task is
     told (SoftTimeLimitExceeded); by default a little before. Both work in the prefork pool only. ``visibility_timeout``:
@@ -61,8 +63,9 @@ def apply_robust_settings(
     conf = getattr(app, "conf", None)
     if conf is None or not hasattr(app, "send_task"):
         raise InvalidArgument("app", f"is of type {type(app).__name__}.", "Give a Celery application.")
-    hard = _shorter(_seconds("time_limit", time_limit), conf.task_time_limit)
-    soft = _soft(soft_time_limit, hard, time_limit, conf.task_soft_time_limit)
+    asked, kept = _seconds("time_limit", time_limit), None if lock_ttl is None else _seconds("lock_ttl", lock_ttl)
+    hard = _shorter(asked, conf.task_time_limit)
+    soft = _soft(soft_time_limit, hard, asked, conf.task_soft_time_limit)
     places = {name: dict(conf.get(name) or {}) for name in _OPTIONS}
     # nobody waits for ever for a broker that takes connections and says nothing (T004-q)
     places[_OPTIONS[0]] = {**_timeouts(conf), **places[_OPTIONS[0]]}
@@ -75,10 +78,10 @@ def apply_robust_settings(
             f"is {visible:g} s, and tasks may run for {hard:g} s: the broker would deliver a task again that still runs.",
             "Make it several times the time limit.",
         )
-    if lock_ttl is not None and _seconds("lock_ttl", lock_ttl) <= hard:
+    if kept is not None and kept <= hard:
         raise InvalidArgument(
             "lock_ttl",
-            f"is {lock_ttl:g} s, and tasks may run for {hard:g} s: the lock would be free while its task still runs.",
+            f"is {kept:g} s, and tasks may run for {hard:g} s: the lock would be free while its task still runs.",
             "Make it longer than the time limit by a margin, such as a minute.",
         )
     settings: dict[str, Any] = {
@@ -96,7 +99,7 @@ def apply_robust_settings(
                 careful["socket_connect_timeout"], conf.redis_socket_connect_timeout
             ),
         }
-    bounds = {"visibility_timeout": visible if _redelivers(conf) else math.inf, "lock_ttl": lock_ttl or math.inf}
+    bounds = {"visibility_timeout": visible if _redelivers(conf) else math.inf, "lock_ttl": kept or math.inf}
     if app.finalized:
         for task, problem in _too_long(app, bounds):
             raise InvalidArgument(f"task {task}", problem, "Give it a shorter limit, or raise the other number.")
@@ -176,7 +179,7 @@ def _put(conf: Any, name: str, value: Any) -> None:
         conf[key.upper() if prefix.isupper() else key.lower()] = value
 
 
-def _soft(wanted: float | None, hard: float, asked: float, theirs: float | None) -> float:
+def _soft(wanted: Duration | None, hard: float, asked: float, theirs: float | None) -> float:
     """The soft limit: below ``hard``, and the application's own where that is shorter."""
     if wanted is None:
         soft = hard - min(SOFT_BEFORE, hard / 10)
@@ -205,9 +208,7 @@ def _number(value: Any) -> Any:
 
 
 def _seconds(field: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InvalidArgument(field, f"is {value!r}.", "Give a number of seconds, more than 0.")
-    return float(value)
+    return read_seconds(value, field, 0, above=True)
 
 
 def _whole(seconds: float) -> float:

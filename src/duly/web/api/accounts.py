@@ -30,6 +30,7 @@ from duly.web.api.common import (  # fmt: skip
     Name,
     Named,
     Reason,
+    SecondsIn,
     Strict,
     TenantIn,
     behind,
@@ -94,7 +95,7 @@ class TokenIn(Strict):
     role: Word = "viewer"
     tenant: Name | None = Field(None, description="Null: every tenant; of who belongs to one: that one.")
     scopes: list[Annotated[str, Field(max_length=40)]] = Field(default=["*"], max_length=50, description="Areas; * is all of them.")  # fmt: skip
-    expires_in: int | None = Field(None, ge=1, le=LONGEST_LIFE, description="Seconds from now.")
+    expires_in: SecondsIn | None = Field(None, ge=1, le=LONGEST_LIFE, description="A duration from now.")
     expires_at: InstantIn | None = None
     reason: Reason = ""
 

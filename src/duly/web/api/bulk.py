@@ -25,6 +25,7 @@ from duly.web.api.common import (
     Limit,
     Name,
     Reason,
+    SecondsIn,
     Strict,
     Words,
     below,
@@ -65,7 +66,7 @@ class JobsBulkIn(Strict):
         description="Replay those that succeeded, too: their effects are repeated, those of idempotent tasks too.",
     )
     dry_run: bool = Field(False, description="Only say which: nothing is done.")
-    undo_seconds: int = Field(
+    undo_seconds: SecondsIn = Field(
         0, ge=0, le=LONGEST,
         description="Begin only so many seconds later, on the jobs that fit now: until then it can be undone. 0: at once. Where none fits there is nothing to undo, and the answer is the usual one.",
     )  # fmt: skip
