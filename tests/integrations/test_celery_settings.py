@@ -107,7 +107,7 @@ def test_tasks_made_before_and_after_have_the_settings() -> None:
         ({}, {"time_limit": True}, "time_limit"),
         ({}, {"visibility_timeout": float("inf")}, "visibility_timeout"),
         ({}, {"visibility_timeout": float("nan")}, "visibility_timeout"),
-        ({}, {"lock_ttl": "600"}, "lock_ttl"),
+        ({}, {"lock_ttl": "ten"}, "lock_ttl"),
     ],
 )  # fmt: skip
 def test_wishes_that_contradict_each_other_are_refused_and_nothing_is_set(

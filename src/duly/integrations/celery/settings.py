@@ -208,7 +208,8 @@ def _number(value: Any) -> Any:
 
 
 def _seconds(field: str, value: object) -> float:
-    return read_seconds(value, field, 0, above=True)
+    seconds = read_seconds(value, field, 0, above=True)
+    return float(value) if isinstance(value, int | float) else seconds  # a timedelta rounds to microseconds
 
 
 def _whole(seconds: float) -> float:
