@@ -219,7 +219,6 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("unique_until", {"key": "k", "unique_until": "never"}),
     ("unique_until", {"key": "k", "unique_until": timedelta(0)}),
     ("unique_until", {"key": "k", "unique_until": timedelta(days=999_999)}),
-    ("unique_until", {"key": "k", "unique_until": 60}),
     ("on_conflict", {"key": "k", "on_conflict": "explode"}),
     ("parent", {"parent": "7"}),
     ("meta", {"meta": "trace"}),

@@ -204,7 +204,7 @@ def test_acts_that_are_over_are_forgotten_beyond_the_last(app: Duly, client: Cal
     problem(ann.get(made[0]), 404)
 
 
-@pytest.mark.parametrize("seconds", [-1, 301, 1.5, "8", True])
+@pytest.mark.parametrize("seconds", [-1, 301, "soon", True])
 def test_a_window_that_cannot_be_is_refused_by_name(client: Caller, seconds: object) -> None:
     assert problem(asked(client("operator"), undo_seconds=seconds), 422)["field"] == "undo_seconds"
 
