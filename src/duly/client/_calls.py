@@ -524,7 +524,7 @@ class JobsBulkIn(TypedDict):
     limit: NotRequired[int]
     force: NotRequired[bool]
     dry_run: NotRequired[bool]
-    undo_seconds: NotRequired[int]
+    undo_seconds: NotRequired[float | str]
 
 
 class JobsCondition(TypedDict):
@@ -1573,7 +1573,7 @@ class TokenIn(TypedDict):
     role: NotRequired[Literal["viewer", "operator", "admin"]]
     tenant: NotRequired[str | None]
     scopes: NotRequired[list[str]]
-    expires_in: NotRequired[int | None]
+    expires_in: NotRequired[float | str | None]
     expires_at: NotRequired[str | None]
     reason: NotRequired[str]
 
