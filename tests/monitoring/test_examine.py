@@ -175,7 +175,7 @@ def test_the_gate_is_told_with_who_moved_it_unless_nobody_did_through_duly(app: 
 
     app.gate.online()
     app.db.write(lambda c: c.execute(text("UPDATE system_state SET value = 'maintenance' WHERE key = 'atlas_online'")))
-    assert troubles(app)["gate"] == "offline; no worker claims anything"
+    assert troubles(app)["gate"] == "offline; no worker claims anything, and no relay sends anything"
 
 
 def test_counts_agree_with_what_a_bulk_act_would_touch(app: Duly) -> None:
