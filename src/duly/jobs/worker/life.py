@@ -115,6 +115,7 @@ class Worker(Settling):
     async def _arun(self, loop: asyncio.AbstractEventLoop, restore: Callable[[], None] | None) -> Tally:
         assert self._stopped is not None
         if self._early or self._asked:  # somebody asked before this began
+            self._early.clear()
             self._stopped.set()
         listener = self.listener = self.db.listener(
             lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)),
@@ -346,6 +347,12 @@ def _remembered() -> Iterator[list[int]]:
         for number, handler in before.items():
             if handler is not None:  # None: not Python's to set
                 signal.signal(number, handler)
+        for received in (
+            asked
+        ):  # in the last moment, when the loop did not hear any more: for whoever catches signals beside the worker
+            caught = before[signal.Signals(received)]
+            if callable(caught) and caught is not signal.default_int_handler:
+                caught(received, None)
 
 
 def _interrupts() -> bool:
