@@ -20,6 +20,7 @@ from duly import Duly
 from duly.accounts.door import Accounts, csrf_of
 from duly.audit.tables import audit_log
 from duly.automations import Automations
+from duly.idempotency import idempotent_task
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message
 from duly.publishing import Publishing
@@ -54,6 +55,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/api/v1/rounds/comments/{id}"): {"member": "Ben", "text": "x"},
     ("POST", "/api/v1/rounds/submissions/{id}/votes"): {"member": "Ben"},
     ("PATCH", "/api/v1/users/{name}"): {"disabled": True},
+    ("POST", "/api/v1/keys/{key}/forget"): {"reason": "why not"},
 }
 #: What the forms of the pages ask for, of all of them together.
 FORM = {"text": "Hello", "answer": "yes", "event": "paid", "reason": "why not"}
@@ -118,9 +120,18 @@ def things(app: Duly, ours: TestClient, clock: ManualClock) -> dict[str, dict[st
     session = made("/api/v1/automations/chats", {"provider": "ai"})["session"]["id"]
     post = made("/fp-publisher/v1/jobs", {"channel": "blog", "payload": {"caption": "Apples"}})["job"]["id"]
     token = made("/api/v1/tokens", {"name": "ours"})["record"]["id"]
+
+    @app.task("keyed")
+    @idempotent_task
+    def keyed(to: str) -> str:
+        return to
+
+    keyed.using(tenant="acme").enqueue("Ann")
     made("/api/v1/users", {"name": "ann", "password": "a sentence of my own"})
     drain(app)
+    (key,), _ = app.keys.find(tenant="acme")
     return {
+        "/api/v1/keys/": {"key": key.key},
         "/api/v1/jobs/": {"id": job}, "/api/v1/jobs/acts/": {"act": act}, "/api/v1/schedules/": {"name": "nightly"}, "/api/v1/workflows/runs/": {"id": run},
         "/api/v1/outbox/messages/": {"message": message}, f"{rounds}/groups/": {"group": "choir", "member": "Ann"},
         f"{rounds}/prompts/": {"id": prompt}, f"{rounds}/submissions/": {"id": submission}, f"{rounds}/comments/": {"id": comment},
