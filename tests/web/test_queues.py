@@ -278,7 +278,13 @@ def test_only_an_administrator_moves_the_gate(app: Duly, client: Caller) -> None
     problem(client("operator").post("/api/v1/gate/offline"), 403)
     admin = client("admin")
     shut = admin.post("/api/v1/gate/offline", json={"reason": "moving house"}).json()
-    assert shut == {"online": False, "since": "2026-03-27T09:00:00Z", "by": "token:test 2", "reason": "moving house"}
+    assert shut == {
+        "online": False,
+        "since": "2026-03-27T09:00:00Z",
+        "by": "token:test 2",
+        "reason": "moving house",
+        "outbox": False,
+    }
     assert not app.gate.is_online
     assert client().get("/api/v1/gate").json() == shut
     assert admin.post("/api/v1/gate/online").json()["online"] is True

@@ -56,6 +56,8 @@ class Worker(Settling):
         self._leave_by = 0.0
         #: Signals that came before the loop heard them itself.
         self._early: list[int] = []
+        #: What they meant before that.
+        self._before: dict[signal.Signals, Any] = {}
         self.loops: tuple[Loop, ...] = (self._claimer, self._settler, self._heart, self._keeper)
 
     def accompany(self, name: str, step: Callable[[], None], wake: Callable[[], None]) -> None:
@@ -73,7 +75,7 @@ class Worker(Settling):
         in_main = threading.current_thread() is threading.main_thread()
         with contextlib.ExitStack() as stack:
             if in_main:
-                self._early = stack.enter_context(_remembered())
+                self._early, self._before = stack.enter_context(_remembered())
             stack.enter_context(_patient_collector())
             return _run_to_its_end(self.arun(until_idle=until_idle, signals=in_main), self._exited)
 
@@ -96,8 +98,8 @@ class Worker(Settling):
         self._stopped, self._stop_now = asyncio.Event(), asyncio.Event()
         if until_idle is not False:
             self._until_idle = 0.0 if until_idle is True else float(until_idle)
-        restore = self._catch_signals(loop) if signals else None
-        with self._copied.watched(loop, restore):
+        restore, forget = self._catch_signals(loop) if signals else (None, None)
+        with self._copied.watched(loop, forget):
             return await self._arun(loop, restore)
 
     def _watch_loop(self, loop: asyncio.AbstractEventLoop) -> LoopWatch | None:
@@ -207,7 +209,9 @@ class Worker(Settling):
         if self._stopped is not None and not self._stopped.is_set():
             self.stop()
 
-    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> Any:
+    def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Returns what gives signals back to ``run`` when the loop ends, and what gives a copy of the worker their meaning from before it."""
+
         def caught(number: int) -> None:
             again = self._stopped is not None and self._stopped.is_set()
             self.emitter.emit(
@@ -223,13 +227,13 @@ class Worker(Settling):
         for number in before:
             loop.add_signal_handler(number, caught, number)
 
-        def restore() -> None:
-            for number, handler in before.items():
+        def give_back(meaning: Mapping[signal.Signals, Any]) -> None:
+            for number, handler in meaning.items():
                 loop.remove_signal_handler(number)
                 if handler is not None:  # None: not Python's to set
                     signal.signal(number, handler)
 
-        return restore
+        return partial(give_back, before), partial(give_back, self._before or before)
 
     async def _drain(self) -> None:
         """Stop claiming, let running jobs finish for ``grace``, cancel them, give back what is left."""
@@ -334,7 +338,7 @@ class Worker(Settling):
 
 
 @contextlib.contextmanager
-def _remembered() -> Iterator[list[int]]:
+def _remembered() -> Iterator[tuple[list[int], dict[signal.Signals, Any]]]:
     """Remember signals until the loop hears them itself. One that raised KeyboardInterrupt while the collector runs would be lost: what is
     raised in its callbacks goes nowhere."""
     asked: list[int] = []
@@ -342,7 +346,7 @@ def _remembered() -> Iterator[list[int]]:
     for number in before:
         signal.signal(number, lambda received, _: asked.append(received))
     try:
-        yield asked
+        yield asked, before
     finally:
         for number, handler in before.items():
             if handler is not None:  # None: not Python's to set
