@@ -129,7 +129,11 @@ class Killer:
         event.listen(engine, "commit", self._before_commit)
 
     def _after_statement(self, _c: Any, _cursor: Any, statement: str, _p: Any, _context: Any, _many: bool) -> None:
-        words, act = " ".join(statement.split()), getattr(self._doing, "act", None)
+        # on PostgreSQL each table stands with its schema
+        words, act = (
+            " ".join(statement.replace('"public".', "").replace("public.", "").split()),
+            getattr(self._doing, "act", None),
+        )
         for beginning, step in STATEMENTS.items():
             if words.startswith(beginning):
                 self(step)
