@@ -109,7 +109,10 @@ def show_(key: str, tenant: str, redis: str | None, prefix: str) -> None:
 )
 @_stored
 def forget(key: str, reason: str, tenant: str, force: bool, redis: str | None, prefix: str) -> None:
-    """Forget a key: the next call runs the body again, and repeats its effects."""
+    """Forget a key: the next call runs the body again.
+
+    Its effects are repeated.
+    """
     found: Key = _keys(redis, prefix).forget(key, reason, actor(), tenant, force)
     if state().json:
         show.as_json({"forgotten": asdict(found)})

@@ -318,7 +318,7 @@ def preview(template: str, data: Path | None) -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--tenant", help="Only on this tenant's list.")
 def bounce(file: Any, tenant: str | None) -> None:
-    """Take a bounce or a complaint as it lies in a mailbox (FILE, or - for stdin).
+    """Read a bounce or a complaint from a file, or - for stdin.
 
     Recipients whose mailbox is gone, and those who complain, are not written to any more if Duly wrote to them.
     """
