@@ -46,11 +46,11 @@ _OPEN = 2
 _IN_FAILED_TRANSACTION = "25P02"
 
 
-def is_aborted(connection: Connection) -> bool:
+def is_aborted(connection: Connection, ask: bool = True) -> bool:
     """Has a statement failed, so that PostgreSQL will answer COMMIT with ROLLBACK, and with no error?
 
     psycopg and psycopg2 tell. Where the driver does not (asyncpg), the server is asked: in such a transaction it refuses every statement.
-    That is a round trip, so ask only where somebody waits for the answer.
+    That is a round trip, so ``ask`` only where somebody waits for the answer.
     """
     if connection.closed or connection.invalidated or connection.dialect.name != "postgresql":
         return False
@@ -58,7 +58,7 @@ def is_aborted(connection: Connection) -> bool:
     told = getattr(getattr(driver, "info", None), "transaction_status", None)
     if told is not None:
         return bool(told == _FAILED)
-    if not connection.in_transaction() or is_autocommit(connection):
+    if not ask or not connection.in_transaction() or is_autocommit(connection):
         return False
     try:
         connection.exec_driver_sql("SELECT 1")

@@ -195,9 +195,14 @@ def _after_create(session: Session, transaction: SessionTransaction) -> None:
 
 def _before_commit(session: Session) -> None:
     root = session.get_transaction()
-    if root is not None and _is_awaited(session, root):
+    if root is None:
+        return
+    awaited = _is_awaited(session, root)
+    # somebody may come only now, from a listener of the commit
+    aborted = any(is_aborted(connection, ask=awaited) for connection in root.connections)
+    if awaited or aborted:
         level = _level(root)
-        level.aborted = any(map(is_aborted, root.connections)) or not all(map(is_begun, level.begun))
+        level.aborted = aborted or not all(map(is_begun, level.begun))
 
 
 def _is_awaited(session: Session, root: SessionTransaction) -> bool:
