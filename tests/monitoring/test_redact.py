@@ -59,6 +59,22 @@ def test_of_a_url_that_may_hold_a_key_the_place_is_shown(url: str, shown: str) -
     assert bare_url(url) == shown
 
 
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        "amqp://u:S3C@a:5672//;amqp://u:S3C%40RETx@b:5672//",
+        "sentinel://:S3C@a:26379;sentinel://:S3C@b:26379",
+        "redis://:S3C@a,redis://:S3C@b",
+        "['amqp://u:S3C@a', 'amqp://u:S3C@b']",
+        "postgresql://u:S3C@a,b:5433/d",
+    ],
+)
+def test_a_list_of_addresses_is_told_without_any_of_its_passwords(addresses: str) -> None:  # C018
+    told = hide_passwords(f"connected to {addresses}")
+    assert "S3C" not in told and "RETx" not in told
+    assert "b" in told.partition("connected to")[2]
+
+
 def test_a_piece_of_a_password_that_a_driver_took_for_the_host_is_hidden() -> None:
     assert hide_parts("failed to resolve host 'RE'", "postgresql://u:S3C@RE/Tx@h/d") == "failed to resolve host '***'"
     for plain in ("postgresql://u:S3C@h/d?options=a@b", "sqlite:////h@d/u:d@h", "postgresql://u@h/d"):

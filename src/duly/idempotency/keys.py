@@ -57,7 +57,7 @@ class Keys:
         self, limit: int = 50, cursor: str | None = None, *, tenant: str | None = None, task: str | None = None,
         state: State | str | None = None, older_than: timedelta | None = None,
     ) -> tuple[list[Key], str | None]:  # fmt: skip
-        """Keys, and the cursor of the page behind; None on the last one. In no order of time.
+        """Keys, and the cursor of the next page; None on the last one. In no order of time.
 
         ``older_than``: those of which nothing was heard for so long. A page of Redis may hold fewer keys than ``limit``, even none, and others behind it.
         Raises InvalidArgument, StoreUnavailable.

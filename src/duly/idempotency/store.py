@@ -49,7 +49,7 @@ class KeyFilter:
 
 
 def unknown_cursor() -> InvalidArgument:
-    return InvalidArgument("cursor", "is none that was given out.", "Take that of the page before, or leave it out.")
+    return InvalidArgument("cursor", "is not valid.", "Use the cursor of the previous page, or leave it out.")
 
 
 class Store(ABC):
@@ -82,7 +82,7 @@ class Store(ABC):
         return 0
 
     def find(self, wanted: KeyFilter, limit: int, cursor: str | None = None) -> tuple[list[Reservation], str | None]:
-        """Reservations that are remembered, and the cursor of the page behind; None on the last one.
+        """Reservations that are remembered, and the cursor of the next page; None on the last one.
 
         Raises InvalidArgument where the store cannot list, or for a cursor that it has not given out.
         """

@@ -75,7 +75,7 @@ class Automation(BaseModel):
         description="What an answer means that neither calls a tool nor says that the work is done."
     )
     max_unanswered: int | None = Field(
-        description="After so many answers in a row that broke off it ends; null: the setting."
+        description="Maximum number of answers in a row that may break off; null: the setting automation_max_unanswered."
     )
     is_enabled: bool
     version: int
@@ -120,7 +120,7 @@ class Changes(Strict):
     max_tokens: int | None = Field(None, description="The longest answer, in tokens; null: the setting ai_max_tokens.")
     temperature: float | None = Field(None, description="From 0 to 2; null: that of the provider.")
     no_call: NoCall | None = Field(None, description="What an answer means that neither calls a tool nor says that the work is done.")  # fmt: skip
-    max_unanswered: int | None = Field(None, description="After so many answers in a row that broke off it ends; null: the setting.")  # fmt: skip
+    max_unanswered: int | None = Field(None, description="Maximum number of answers in a row that may break off; null: the setting automation_max_unanswered.")  # fmt: skip
 
 
 class AutomationIn(Changes):

@@ -57,7 +57,7 @@ class Key(BaseModel):
 
 class KeyPage(BaseModel):
     keys: list[Key]
-    next: str | None = Field(description="The cursor of the page behind; null on the last one.")
+    next: str | None = Field(description="The cursor of the next page; null on the last one.")
 
 
 class ForgetKeyIn(Strict):
