@@ -37,7 +37,7 @@ Messages are sentences that say what to do next; the data stands on the error, s
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from duly.kernel.duration import REMEDY, Duration, parse_duration
@@ -245,9 +245,18 @@ class PermanentError(Signal):
     """The job failed and trying again would not help (T003-d). Audited as JOB_FAILED_PERMANENT."""
 
 
+#: No timedelta is longer than this number of seconds.
+_LONGEST = timedelta.max.total_seconds()
+
+
 def _seconds(field: str, value: object) -> float:
-    """Seconds of a duration, as it is written anywhere; the text of a Retry-After header is one, too."""
+    """Seconds of a duration, as it is written anywhere; the text of a Retry-After header is one, too.
+
+    A provider's absurd number is no mistake of the handler: a number of any size is taken, and capped where the job waits (B067).
+    """
     try:
+        if isinstance(value, int | float) and value > _LONGEST:
+            return _LONGEST
         return parse_duration(value).total_seconds()
     except ValueError:
         raise InvalidArgument(field, f"is {value!r}.", REMEDY) from None
