@@ -158,6 +158,34 @@ def test_a_body_that_swallows_an_error_of_the_database_frees_its_key(world: Worl
     assert (world.seen["effects"], world.runs) == ([7], [0, 0])
 
 
+@pytest.mark.parametrize("world", EVERY, indirect=True)
+def test_a_session_that_was_not_handed_in_decides_what_becomes_of_the_key(world: World) -> None:  # F3
+    here: list[Session] = []
+
+    @idempotent_task(name="elsewhere", store=world.app.reservations)
+    def elsewhere(n: int) -> int:
+        world.runs.append(n)
+        here[0].execute(text("INSERT INTO effects VALUES (:n)"), {"n": n})
+        return n
+
+    def story(session: Session) -> None:
+        here[:] = [session]
+        elsewhere(1)
+        assert elsewhere(1) == 1, "in the same transaction it is known"
+        session.rollback()
+        elsewhere(1)
+        session.commit()
+        if "sqlite" not in world.driver:
+            elsewhere(2)
+            with pytest.raises(SQLAlchemyError):
+                session.execute(text("SELECT nope"))
+            session.commit()  # answered with ROLLBACK, and with no error
+
+    world.within(story)
+    assert world.seen["effects"] == world.seen["keys"] == [1]
+    assert world.runs in ([1, 1], [1, 1, 2])
+
+
 @pytest.mark.parametrize("world", POSTGRES, indirect=True)
 def test_a_rollback_sent_as_text_is_one(world: World) -> None:
     def story(session: Session) -> None:

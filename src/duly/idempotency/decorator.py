@@ -22,8 +22,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 
-from duly.idempotency.around import InBlock, Noted, Pending, block_on, decided, keeps_file
+from duly.idempotency.around import InBlock, Noted, Pending, block_on, decided, is_file, keeps_file
 from duly.idempotency.default import default_store
+from duly.idempotency.here import here
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Busy, Done, Mismatch, come_again
 from duly.idempotency.reservation import Ask, State, Terms
@@ -51,6 +52,7 @@ from duly.kernel.payload import check_name, read_duration, read_seconds
 from duly.tracing import carried
 
 if TYPE_CHECKING:
+    from duly.idempotency.taken import Taken
     from duly.idempotency.together import Together
 
 _SESSIONS = {"Session", "AsyncSession", "scoped_session", "async_scoped_session"}
@@ -143,7 +145,7 @@ def idempotent_task(
     The function that comes out has ``idempotency_key(*args, **kwargs)``, which gives the key of such a call. A body that raises frees
     its key. Where the body is given a session (``Session`` or ``AsyncSession``) on the store's database, the end of the key is
     committed with what the body writes, or not at all (on PostgreSQL at READ COMMITTED); elsewhere once that is durable. A body that commits
-    by itself is done.
+    by itself is done. Of a session or connection that it takes from elsewhere and writes with, the transaction's end decides as well.
     Raises InvalidArgument at definition for options that contradict each other, and at the call for
     arguments that cannot be part of a key, naming where; UsageError at a call in the middle of the caller's own write transaction on
     the SQLite file that the key is in.
@@ -332,6 +334,9 @@ class _Call:
         self._seems_inside = False
         #: Which of Django's connections the body uses.
         self._noted: Noted | None = None
+        #: What the body writes with and was not given.
+        self._taken: Taken | None = None
+        self._here = here()
         #: The key is part of Django's transaction on an SQLite file.
         self._block: InBlock | None = None
 
@@ -364,7 +369,7 @@ class _Call:
             return KEEPER.join(self._place, self.ask)
         if self._block is not None:
             return KEEPER.join(self._block, self.ask)
-        if self._in_django and (known := decided(self.store, self.ask)) is not None:
+        if (known := decided(self.store, self.ask, self._here)) is not None:
             return known
         until = time.monotonic() + PATIENCE if self._seems_inside else 0.0
         while self._seems_inside:
@@ -451,6 +456,12 @@ class _Call:
         if holding is not None and self._in_django:
             self._noted = Noted()
             self._noted.begin()
+        # who has given a session has said which transaction the effect is in
+        if holding is not None and self.together is None and "sqlalchemy.orm" in sys.modules:
+            from duly.idempotency.taken import Taken
+
+            self._taken = Taken()
+            self._taken.begin()
 
     # --- after
 
@@ -460,13 +471,12 @@ class _Call:
             return
         end = self._end(holding, result, error)
         blocks = [] if self._noted is None else self._noted.end()
+        taken = [] if self._taken is None else self._taken.end()
         if self.together is not None and self._beside_effect(self.together, holding, end):
             return
         if self._block is not None:
             self._write_in_block(holding, end)
-        elif blocks and end.state is State.SUCCEEDED:
-            Pending(holding, self.ask, self.store, end, self._write).wait(blocks)
-        else:
+        elif not self._pending(holding, end, blocks, taken):
             self._write(holding, end)
 
     async def aend(self, holding: Holding | None, result: Any, error: BaseException | None) -> None:
@@ -474,13 +484,26 @@ class _Call:
         if holding is None:
             return
         end = self._end(holding, result, error)
+        taken = [] if self._taken is None else self._taken.end()
         together = self.together
         if together is not None and hasattr(self.session, "run_sync"):
             if await self.session.run_sync(lambda _: self._beside_effect(together, holding, end)):
                 return
         elif together is not None and self._beside_effect(together, holding, end):
             return
-        await _off_the_loop(self._write, holding, end)
+        if not self._pending(holding, end, [], taken):
+            await _off_the_loop(self._write, holding, end)
+
+    def _pending(self, holding: Holding, end: End, blocks: list[Any], taken: list[Any]) -> bool:
+        """Let the end wait for transactions that the body has written in, and was not given. False when there is nothing to wait for."""
+        if (blocks or taken) and end.state is State.SUCCEEDED:
+            Pending(holding, self.ask, self.store, end, self._write).wait(blocks, taken)
+            return True
+        if taken and is_file(self.store):  # whose file they may keep until the caller has ended them
+            state = None if end.state is None else end.state.value
+            KEEPER.end_later(holding, functools.partial(self._written, functools.partial(end.write, holding), state))
+            return True
+        return False
 
     def _end(self, holding: Holding, result: Any, error: BaseException | None) -> End:
         KEEPER.let_go(holding)
@@ -532,6 +555,8 @@ class _Call:
 
     def thrown_away(self, holding: Holding | None) -> None:
         """The body was destroyed with its event loop: nobody can wait here for a write."""
+        if self._taken is not None:
+            self._taken.leave()
         if holding is not None:
             if self.together is not None:
                 self.together.abandon()
@@ -653,6 +678,8 @@ def _is_session(kind: object) -> bool:
 
 def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
     body = _Body(fn, options)
+    if "sqlalchemy.orm" in sys.modules:
+        import duly.idempotency.taken  # noqa: F401 (it hears which sessions begin from now on)
     made = _around(body)
     # Celery checks the arguments of a call against this, and looks through no wrapper
     made.__signature__ = inspect.signature(fn)  # type: ignore[attr-defined]

@@ -32,6 +32,7 @@ from typing import Any
 from sqlalchemy import Connection, Transaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from duly.idempotency.bounded import write_bounded
 from duly.idempotency.keeper import KEEPER
 from duly.idempotency.plan import Admit
 from duly.idempotency.reservation import Ask, State
@@ -39,7 +40,6 @@ from duly.idempotency.sql import SqlStore
 from duly.idempotency.store import End, Holding, Store
 from duly.idempotency.telling import Teller
 from duly.kernel.errors import brief
-from duly.storage.deadline import Deadline, Fate
 from duly.storage.joined import End as SessionEnd
 from duly.storage.joined import innermost, is_aborted, is_autocommit, is_begun
 from duly.storage.session_end import beside, orm_session, when_over
@@ -63,8 +63,6 @@ class _Course:
 
 
 _courses: weakref.WeakKeyDictionary[Session, _Course] = weakref.WeakKeyDictionary()
-#: How long commits wait for the writes of each store.
-_deadlines: weakref.WeakKeyDictionary[Store, Deadline] = weakref.WeakKeyDictionary()
 
 
 class Together:
@@ -422,14 +420,8 @@ class _Watch:
             self._write_bounded()
 
     def _write_bounded(self) -> None:
-        """Write it while the commit waits, and no longer than it should: a store that is no database may hang."""
-        if isinstance(self.store, SqlStore):
-            beside(self.write)
-            return
-        deadline, fates = _deadlines.setdefault(self.store, Deadline()), list[Fate]()
-        beside(lambda: fates.append(deadline.run(self.write)))
-        if fates == ["refused"]:
-            KEEPER.end_later(self.holding, self._write)
+        """Write it while the commit waits."""
+        beside(lambda: write_bounded(self.store, self.write, lambda: KEEPER.end_later(self.holding, self._write)))
 
     def write(self) -> None:
         """Write the end at the store, now or as soon as it takes it."""
