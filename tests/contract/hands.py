@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -205,3 +207,39 @@ def working(*workers: Worker) -> Iterator[None]:
 
 #: For tests that count attempts and not seconds.
 AT_ONCE = Backoff(base=0)
+
+
+class Proxy:
+    """Hands bytes on between a client and the server, until it is told to swallow them or to drop the server's side."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.target, self.swallow = (host, port), False
+        self.clients: list[socket.socket] = []
+        self.servers: list[socket.socket] = []
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.door.accept()
+                self.clients.append(client)
+                server = socket.create_connection(self.target)
+                self.servers.append(server)
+                for here, there in ((client, server), (server, client)):
+                    threading.Thread(target=self._carry, args=(here, there), daemon=True).start()
+
+    def _carry(self, here: socket.socket, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := here.recv(65536):
+                if not self.swallow:
+                    there.sendall(data)
+        # the client's side stays open, as behind a proxy that failed over
+
+    def hang_up(self) -> None:
+        """Drop the clients' connections."""
+        for client in self.clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+        self.clients.clear()

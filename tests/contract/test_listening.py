@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -11,34 +9,8 @@ import psycopg
 import pytest
 from sqlalchemy.engine import make_url
 
+from contract.hands import Proxy
 from duly.storage import postgres
-
-
-class Proxy:
-    """Hands bytes on between a client and the server, until it is told to swallow them or to drop the server's side."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.target, self.swallow = (host, port), False
-        self.servers: list[socket.socket] = []
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.port = self.door.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self.door.accept()
-                server = socket.create_connection(self.target)
-                self.servers.append(server)
-                for here, there in ((client, server), (server, client)):
-                    threading.Thread(target=self._carry, args=(here, there), daemon=True).start()
-
-    def _carry(self, here: socket.socket, there: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := here.recv(65536):
-                if not self.swallow:
-                    there.sendall(data)
-        # the client's side stays open, as behind a proxy that failed over
 
 
 @pytest.fixture

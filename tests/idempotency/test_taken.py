@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
+import os
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -182,6 +185,64 @@ def test_of_two_sessions_one_rollback_frees_the_key(shop: Shop, db: Any) -> None
         key = book.idempotency_key(order)
         found, _ = store.read("default", key)
         assert found is not None and found.state.value == end
+
+
+def test_of_two_sessions_the_first_may_be_dropped_when_it_has_committed(shop: Shop) -> None:  # F3
+    store, made = MemoryStore(), [shop.session(), shop.session()]
+
+    def both(order: int) -> None:
+        for number, session in enumerate(made):
+            session.add(Booking(order=order + number))
+
+    _book(shop, both, store=store)(1)
+    made[0].commit()
+    del made[0]
+    gc.collect()
+    made[0].commit()
+    assert (_states(store), shop.booked()) == (["succeeded"], [1, 2])
+
+
+def test_a_body_with_many_transactions_keeps_none_of_them(shop: Shop) -> None:  # F3
+    left: list[Any] = []
+
+    def many(order: int) -> None:
+        for fate in ("rollback", "commit"):
+            with shop.app.db.session_engine.connect() as connection:
+                connection.execute(insert(Booking).values(order=order))
+                getattr(connection, fate)()
+                left.append(weakref.ref(connection))
+            del connection
+        gc.collect()
+        left[:] = [ref for ref in left if ref() is not None]
+
+    _book(shop, many, store=MemoryStore())(1)
+    assert left == []
+
+
+def test_what_a_body_has_started_and_outlives_it_is_not_the_body_s(shop: Shop, db: Any) -> None:
+    later: list[contextvars.Context] = []
+    store = MemoryStore()
+    _book(shop, lambda order: later.append(contextvars.copy_context()), store=store)(1)
+    later[0].run(_flushed, db, 1)
+    assert _states(store) == ["succeeded"]
+    db.rollback()
+
+
+def test_a_child_of_a_fork_knows_nothing_of_its_parents_transactions(shop: Shop, db: Any) -> None:
+    store = MemoryStore()
+    book = _book(shop, lambda order: _flushed(db, order), store=store)
+    book(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            book(1)
+        except InProgress:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    db.commit()
+    assert _states(store) == ["succeeded"]
 
 
 def test_a_failed_body_with_an_open_session_keeps_nobody_waiting(shop: Shop, db: Any) -> None:

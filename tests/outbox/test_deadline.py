@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from celery import Celery
 from redis import Redis
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
 
-from contract.hands import wait_until
-from duly.idempotency import MemoryStore, RedisStore, idempotent_task
+from contract.hands import Proxy, wait_until
+from duly.idempotency import MemoryStore, RedisStore, SqlStore, idempotent_task
 from duly.idempotency.reservation import State
 from duly.integrations.celery import apply_robust_settings
 from duly.kernel.errors import StoreUnavailable
@@ -129,7 +130,7 @@ def test_a_call_is_made_with_the_callers_context_and_raises_to_whoever_waits() -
 def test_a_hung_store_of_keys_keeps_no_commit_and_its_end_is_written_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # C2
-    monkeypatch.setattr("duly.idempotency.together.Deadline", lambda: Deadline(0.05))
+    monkeypatch.setattr("duly.idempotency.keeper.Deadline", lambda: Deadline(0.05))
     go, hangs = threading.Event(), threading.Event()
 
     class Slow(MemoryStore):
@@ -152,6 +153,40 @@ def test_a_hung_store_of_keys_keeps_no_commit_and_its_end_is_written_later(
     assert found.state is State.IN_PROGRESS, "the commit is over, and the end is on its way"
     go.set()
     wait_until(lambda: [kept.state for kept in store._kept.values()] == [State.SUCCEEDED])
+
+
+@pytest.mark.postgres
+def test_a_hung_database_of_keys_keeps_no_commit_and_its_end_is_written_later(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C2
+    monkeypatch.setattr("duly.idempotency.keeper.Deadline", lambda: Deadline(0.05))
+    url = make_url(pg_url)
+    proxy = Proxy(str(url.host), int(url.port or 5432))
+    store = SqlStore(url.set(port=proxy.port).render_as_string(hide_password=False))
+    store.create_table()
+    session = Session(make_engine("sqlite://"))
+
+    @idempotent_task(name="hung", store=store)
+    def handed(session: Session) -> None:
+        session.execute(text("CREATE TABLE a (id INTEGER)"))
+
+    @idempotent_task(name="taken", store=store)
+    def taken() -> None:
+        session.execute(text("CREATE TABLE b (id INTEGER)"))
+
+    def states() -> list[str]:
+        with psycopg.connect(pg_url) as direct:
+            return [state for (state,) in direct.execute("SELECT state FROM idempotency")]
+
+    handed(session)
+    taken()
+    proxy.swallow = True
+    session.commit()  # would stand here for ever
+    assert states() == ["in_progress"] * 2
+    proxy.swallow = False
+    proxy.hang_up()
+    wait_until(lambda: states() == ["succeeded"] * 2)
+    proxy.door.close()
 
 
 def test_a_client_of_redis_that_would_wait_for_ever_is_bounded() -> None:  # C2

@@ -14,6 +14,7 @@ import inspect
 import random
 import sys
 import time
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta, tzinfo
@@ -22,15 +23,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
 
-from duly.idempotency.around import InBlock, Noted, Pending, block_on, decided, is_file, keeps_file
+from duly.idempotency.around import InBlock, Noted, block_on, is_file, keeps_file
 from duly.idempotency.default import default_store
-from duly.idempotency.here import here
 from duly.idempotency.keeper import KEEPER
+from duly.idempotency.pending import Pending, decided
 from duly.idempotency.plan import Busy, Done, Mismatch, come_again
 from duly.idempotency.reservation import Ask, State, Terms
 from duly.idempotency.results import Results
 from duly.idempotency.store import LOOK, End, Holding, Store, StoreBusy, store_finder
-from duly.idempotency.surroundings import InCelery, InJob, Surroundings, is_control, surroundings
+from duly.idempotency.surroundings import InCelery, InJob, Surroundings, caller, is_control, surroundings
 from duly.idempotency.telling import Teller
 from duly.idempotency.twins import warn_of_twin
 from duly.jobs.run import is_unawaited
@@ -336,7 +337,7 @@ class _Call:
         self._noted: Noted | None = None
         #: What the body writes with and was not given.
         self._taken: Taken | None = None
-        self._here = here()
+        self._caller = weakref.ref(caller())
         #: The key is part of Django's transaction on an SQLite file.
         self._block: InBlock | None = None
 
@@ -369,7 +370,7 @@ class _Call:
             return KEEPER.join(self._place, self.ask)
         if self._block is not None:
             return KEEPER.join(self._block, self.ask)
-        if (known := decided(self.store, self.ask, self._here)) is not None:
+        if (known := decided(self.store, self.ask, self._caller)) is not None:
             return known
         until = time.monotonic() + PATIENCE if self._seems_inside else 0.0
         while self._seems_inside:
@@ -497,11 +498,10 @@ class _Call:
     def _pending(self, holding: Holding, end: End, blocks: list[Any], taken: list[Any]) -> bool:
         """Let the end wait for transactions that the body has written in, and was not given. False when there is nothing to wait for."""
         if (blocks or taken) and end.state is State.SUCCEEDED:
-            Pending(holding, self.ask, self.store, end, self._write).wait(blocks, taken)
+            Pending(self.store, holding, self.ask, end, self._write, self._write_later).wait(blocks, taken)
             return True
         if taken and is_file(self.store):  # whose file they may keep until the caller has ended them
-            state = None if end.state is None else end.state.value
-            KEEPER.end_later(holding, functools.partial(self._written, functools.partial(end.write, holding), state))
+            self._write_later(holding, end)
             return True
         return False
 
@@ -529,28 +529,30 @@ class _Call:
 
     def _write(self, holding: Holding, end: End) -> None:
         """Write an end, now or as soon as the store takes it. Never raises: what the body did is done."""
-        state = None if end.state is None else end.state.value
-        written = functools.partial(self._written, functools.partial(end.write, holding), state)
         try:
-            written()
+            self._written(holding, end)
         except Exception as failure:
             self.tell.emit("idempotency_store_failed", "error", error=brief(failure))
-            KEEPER.end_later(holding, written)
+            self._write_later(holding, end)
+
+    def _write_later(self, holding: Holding, end: End) -> None:
+        """Write it on the store's own thread."""
+        KEEPER.end_later(holding, functools.partial(self._written, holding, end))
 
     def _write_in_block(self, holding: Holding, end: End) -> None:
         """Write an end in Django's transaction. One that is broken is rolled back, and the reservation with it."""
         try:
-            self._written(functools.partial(end.write, holding), None if end.state is None else end.state.value)
+            self._written(holding, end)
         except Exception as failure:
             self.tell.emit("idempotency_store_failed", "warning", error=brief(failure))
 
-    def _written(self, end: Callable[[], bool], state: str | None) -> bool:
+    def _written(self, holding: Holding, end: End) -> bool:
         """Write an end, and tell it once it is written."""
-        held = end()
+        held = end.write(holding)
         if not held:
             self.tell.emit("idempotency_lost", "warning")
-        elif state is not None:
-            self.tell.emit("idempotency_state", state=state)
+        elif end.state is not None:
+            self.tell.emit("idempotency_state", state=end.state.value)
         return held
 
     def thrown_away(self, holding: Holding | None) -> None:
@@ -560,8 +562,7 @@ class _Call:
         if holding is not None:
             if self.together is not None:
                 self.together.abandon()
-            end = functools.partial(holding.fail, '{"type":"GeneratorExit"}')
-            KEEPER.end_later(holding, functools.partial(self._written, end, State.FAILED.value))
+            self._write_later(holding, End(State.FAILED, lambda h: h.fail('{"type":"GeneratorExit"}')))
 
 
 class _Duplicate(Exception):

@@ -18,11 +18,13 @@ from typing import Any
 
 from duly.idempotency.plan import Admit, Busy, Done, Mismatch
 from duly.idempotency.reservation import Ask
+from duly.idempotency.sql import SqlStore
 from duly.idempotency.store import Doubtful, Holding, Store, StoreBusy, renew_all
 from duly.idempotency.telling import Teller
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import StoreUnavailable, brief
 from duly.kernel.events import Level
+from duly.storage.deadline import Deadline
 
 #: Between tries to write what a store did not take.
 AGAIN = Backoff(base=1.0, factor=2.0, max=10.0)
@@ -66,9 +68,10 @@ class _Loop:
         while True:
             with self.change:
                 now = time.monotonic()
-                due = [kept for kept in self.kept.values() if kept.due <= now]
+                # copies: what a garbage collection on this thread finds dropped has its end put here
+                due = [kept for kept in list(self.kept.values()) if kept.due <= now]
                 if not due:
-                    wait = min((kept.due - now for kept in self.kept.values()), default=None)
+                    wait = min((kept.due - now for kept in list(self.kept.values())), default=None)
                     if wait is None and not self.change.wait(IDLE) and not self.kept:
                         self._thread = None
                         return
@@ -138,7 +141,10 @@ class Keeper:
 
     def __init__(self) -> None:
         self._loops: weakref.WeakKeyDictionary[Store, _Loop] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
+        #: How long commits wait for the writes of each store.
+        self._deadlines: weakref.WeakKeyDictionary[Store, Deadline] = weakref.WeakKeyDictionary()
+        #: Reentrant: a session that is dropped ends its key wherever that is found out, here too.
+        self._lock = threading.RLock()
 
     def _loop(self, store: Store) -> _Loop:
         with self._lock:
@@ -197,6 +203,20 @@ class Keeper:
             kept.end, kept.due = end, now
             kept.gives_up = now + (holding.terms.lock + holding.terms.keep).total_seconds()
             loop.awake()
+
+    def within(self, holding: Holding, write: Callable[[], None], later: Callable[[], None]) -> None:
+        """Write an end while a commit waits, and no longer than it should; ``later`` where too many wait for that store already.
+
+        An SQLite file has a limit of its own (``busy_timeout``).
+        """
+        store = holding.store
+        if isinstance(store, SqlStore) and store.db.is_sqlite:
+            write()
+            return
+        with self._lock:
+            deadline = self._deadlines.setdefault(store, Deadline())
+        if deadline.run(write) == "refused":
+            later()
 
     @property
     def holdings(self) -> list[Holding]:

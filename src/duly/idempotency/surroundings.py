@@ -6,8 +6,10 @@ imported: whoever runs in a Celery task has imported it.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -132,6 +134,15 @@ def surroundings() -> Surroundings:
         if task and task.request.id and not task.request.called_directly:
             return InCelery(task._get_current_object() if hasattr(task, "_get_current_object") else task)
     return Surroundings()
+
+
+def caller() -> object:
+    """Who is calling here: the running asyncio task, or else the thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs here
+        task = None
+    return threading.current_thread() if task is None else task
 
 
 def is_control(error: BaseException) -> bool:

@@ -18,34 +18,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import re
-import threading
 import weakref
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Transaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from duly.idempotency.here import current_task
+from duly.idempotency.surroundings import caller
 from duly.storage.joined import is_aborted, is_autocommit
 
 #: The bodies that are running here, from the outermost to the innermost.
 _bodies: contextvars.ContextVar[tuple[Taken, ...]] = contextvars.ContextVar("duly_idempotency_bodies", default=())
 #: The session that a connection works for.
 _session_of: weakref.WeakKeyDictionary[Connection, weakref.ref[Session]] = weakref.WeakKeyDictionary()
-
-
-class _Opened(threading.local):
-    """Sessions that have begun a transaction on this thread, and in which task."""
-
-    def __init__(self) -> None:
-        self.sessions: weakref.WeakKeyDictionary[Session, int] = weakref.WeakKeyDictionary()
-
-    def here(self) -> list[Session]:
-        task = current_task()
-        return [session for session, begun_in in list(self.sessions.items()) if begun_in == task]
-
-
-_opened = _Opened()
+#: Sessions that have begun a transaction, by the thread or task that they did it in.
+_opened: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Session]] = weakref.WeakKeyDictionary()
 
 _COMMENTS = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[a-z]+", re.IGNORECASE)
@@ -73,11 +60,10 @@ class Taken:
     """What one body has written with and was not given."""
 
     def __init__(self) -> None:
-        #: The transactions that it has written in, by connection.
-        self._wrote: dict[Connection, Transaction | None] = {}
+        #: The transactions that it has written in and that go on, by connection.
+        self._wrote: dict[Connection, Transaction] = {}
         #: What was waiting to be flushed when it began.
-        self._before = {session: _unflushed(session) for session in _opened.here()}
-        self._begun: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._before = {session: _unflushed(session) for session in _opened.get(caller(), ())}
         #: What has committed something that it wrote.
         self._firm: weakref.WeakSet[Session | Connection] = weakref.WeakSet()
         self._token: contextvars.Token[tuple[Taken, ...]] | None = None
@@ -92,34 +78,32 @@ class Taken:
         self._wrote, self._before = {}, {}
         found: dict[int, Session | Connection] = {}
         for connection, transaction in wrote.items():
-            if connection.closed or connection.invalidated or transaction is None:
-                continue
-            if connection.get_transaction() is transaction and not is_autocommit(connection):
+            if not connection.closed and not connection.invalidated and connection.get_transaction() is transaction:
                 holder = _holder(connection)
                 found[id(holder)] = holder
-        for session in {*_opened.here(), *self._begun}:
+        for session in list(_opened.get(caller(), ())):
             if session.in_transaction() and _unflushed(session).keys() - before.get(session, {}).keys():
                 found[id(session)] = session
         return [holder for holder in found.values() if holder not in self._firm]
 
     def leave(self) -> None:
-        """The body runs no longer."""
+        """The body runs no longer. What it has started may do so, and keeps its context."""
         if self._token is not None:
             with contextlib.suppress(ValueError):  # it was thrown away with its event loop
                 _bodies.reset(self._token)
             self._token = None
 
-    def opened(self, session: Session) -> None:
-        self._begun.add(session)
-
     def wrote(self, connection: Connection) -> None:
-        self._wrote[connection] = connection.get_transaction()
+        transaction = connection.get_transaction()
+        if self._token is None or transaction is None:
+            return
         if is_autocommit(connection):
             self._firm.add(_holder(connection))
+        else:
+            self._wrote[connection] = transaction
 
-    def committing(self, connection: Connection) -> None:
-        written_in = self._wrote.get(connection)
-        if written_in is not None and written_in is connection.get_transaction() and not is_aborted(connection):
+    def over(self, connection: Connection, committed: bool) -> None:
+        if self._wrote.pop(connection, None) is not None and committed and not is_aborted(connection):
             self._firm.add(_holder(connection))
 
 
@@ -140,9 +124,11 @@ def _unflushed(session: Session) -> dict[int, Any]:
 
 def _after_create(session: Session, transaction: SessionTransaction) -> None:
     if transaction.parent is None:
-        _opened.sessions[session] = current_task()
-        for body in _bodies.get():
-            body.opened(session)
+        here = caller()
+        known = _opened.get(here)
+        if known is None:
+            known = _opened[here] = weakref.WeakSet()
+        known.add(session)
 
 
 def _after_begin(session: Session, _transaction: SessionTransaction, connection: Connection) -> None:
@@ -158,11 +144,17 @@ def _after_execute(connection: Connection, _cursor: Any, statement: str, *_more:
 
 def _on_commit(connection: Connection, *_xid: object) -> None:
     for body in _bodies.get():
-        body.committing(connection)
+        body.over(connection, True)
+
+
+def _on_rollback(connection: Connection, *_xid: object) -> None:
+    for body in _bodies.get():
+        body.over(connection, False)
 
 
 event.listen(Session, "after_transaction_create", _after_create)
 event.listen(Session, "after_begin", _after_begin)
 event.listen(Engine, "after_cursor_execute", _after_execute)
-event.listen(Engine, "commit", _on_commit)
-event.listen(Engine, "commit_twophase", _on_commit)
+for _end, _listener in (("commit", _on_commit), ("rollback", _on_rollback)):
+    event.listen(Engine, _end, _listener)
+    event.listen(Engine, f"{_end}_twophase", _listener)

@@ -32,8 +32,8 @@ from typing import Any
 from sqlalchemy import Connection, Transaction, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from duly.idempotency.bounded import write_bounded
 from duly.idempotency.keeper import KEEPER
+from duly.idempotency.pending import ROLLED_BACK
 from duly.idempotency.plan import Admit
 from duly.idempotency.reservation import Ask, State
 from duly.idempotency.sql import SqlStore
@@ -44,7 +44,6 @@ from duly.storage.joined import End as SessionEnd
 from duly.storage.joined import innermost, is_aborted, is_autocommit, is_begun
 from duly.storage.session_end import beside, orm_session, when_over
 
-_ROLLED_BACK = '{"type":"RolledBack"}'
 #: Levels of isolation at which a change that was committed beside the transaction can be changed in there.
 _PLAIN = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
 
@@ -253,7 +252,7 @@ class _Watch:
         self.holding, self.tell, self.store, self.ask, self.later = holding, call.tell, call.store, call.ask, call.later
         session = call.session
         self.session, self.place = weakref.ref(session), (call.ask.tenant, call.ask.key)
-        self.end = End(State.FAILED, lambda h: h.fail(_ROLLED_BACK))
+        self.end = ROLLED_BACK
         #: The reservation was made in the session's transaction, and went with it if that was rolled back.
         self.inside = call.inside
         #: The body has not ended.
@@ -355,7 +354,7 @@ class _Watch:
 
     def undone(self) -> None:
         """The transaction cannot be committed, or was not."""
-        self.end = End(State.FAILED, lambda h: h.fail(_ROLLED_BACK))
+        self.end = ROLLED_BACK
 
     def keep(self) -> None:
         """Give signs of life until the transaction has ended: nothing is written in there that others would wait for."""
@@ -415,13 +414,9 @@ class _Watch:
         self.holding.store = self.store
         if self._is_open() or (session is not None and session.in_transaction()):
             # a savepoint was given up, or the ROLLBACK comes only now: until then others may be kept from writing
-            KEEPER.end_later(self.holding, self._write)
+            self._write_later()
         else:
-            self._write_bounded()
-
-    def _write_bounded(self) -> None:
-        """Write it while the commit waits."""
-        beside(lambda: write_bounded(self.store, self.write, lambda: KEEPER.end_later(self.holding, self._write)))
+            beside(lambda: KEEPER.within(self.holding, self.write, self._write_later))
 
     def write(self) -> None:
         """Write the end at the store, now or as soon as it takes it."""
@@ -430,7 +425,10 @@ class _Watch:
             self._write()
         except Exception as error:
             self.tell.emit("idempotency_store_failed", "error", error=brief(error))
-            KEEPER.end_later(self.holding, self._write)
+            self._write_later()
+
+    def _write_later(self) -> None:
+        KEEPER.end_later(self.holding, self._write)
 
     def _write(self) -> bool:
         """Whatever was heard of the transaction: only what is in progress under our token is changed, and what is durable is recorded."""
