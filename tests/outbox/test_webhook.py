@@ -213,7 +213,7 @@ def test_what_is_about_the_endpoint_holds_the_destination(
     ("header", "after"),
     [
         ("120", 120), ("0", 0), (" 7 ", 7), ("Mon, 02 Mar 2026 12:01:00 GMT", 60), ("Mon, 02 Mar 2026 11:00:00 GMT", 0),
-        ("Mon, 02 Mar 2026 12:01:00 -0000", 60), ("soon", None), ("-5", None), ("1.5", None), ("9" * 40, 86_400),
+        ("Mon, 02 Mar 2026 12:01:00 -0000", 60), ("soon", None), ("-5", None), ("1.5", 2), ("9" * 40, 86_400),
         ("Mon, 02 Mar 2099 12:01:00 GMT", 86_400), (f"Mon, 01 Jun {'9' * 20} 00:00:00 GMT", None),
     ],
 )  # fmt: skip

@@ -48,7 +48,9 @@ class Rate:
 
     def __init__(self, count: int, seconds: Duration) -> None:
         object.__setattr__(self, "count", count)
-        object.__setattr__(self, "seconds", read_seconds(seconds, "rate.seconds"))
+        # a number is kept as it is: whoever sets a queue checks it, and whoever reads one must not fail over it (B061)
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        object.__setattr__(self, "seconds", seconds if number else read_seconds(seconds, "rate.seconds"))
 
 
 @dataclass(frozen=True, slots=True)
