@@ -14,7 +14,7 @@ DEV := $(VENV)/dev.stamp
 EXAMPLE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/examples.stamp)
 
 .DEFAULT_GOAL := help
-.PHONY: help run newsletter test lint bench docs screenshots clean
+.PHONY: help run newsletter test soak lint bench docs screenshots clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ newsletter: $(EXAMPLE) ## the smallest example: one newsletter (ARGS=--until-idl
 test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS=2)
 	@command -v chromedriver >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -qq chromium chromium-driver >/dev/null 2>&1 || true
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+soak: $(DEV) ## run what needs time: every kill, large seeds, whole stories on every database (PYTEST_ARGS='-k crash')
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak $(PYTEST_ARGS)
 
 lint: $(DEV) ## check style, types and the direction of imports
 	$(BIN)/ruff check
