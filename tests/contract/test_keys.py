@@ -12,14 +12,17 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from contract.hands import NOON, Hand, K, Later, rows, together, wait_until
 from duly import Duly, InvalidArgument, KeyConflict, Status
 from duly.jobs.enqueue import NewJob
+from duly.jobs.job import LIVE
 from duly.jobs.prune import prune_expired
 from duly.jobs.tables import job_keys
 from duly.kernel.outcome import Outcome
+from duly.outbox.reconcile import Expected, Wanted, compare
 from duly.testing import ManualClock, drain
 
 DAY = timedelta(days=1)
@@ -252,6 +255,51 @@ def test_a_key_until_start_is_free_as_soon_as_its_job_is_claimed(
     assert [j.id for j in hand.claim(n=2)] == [first.id, second.job.id]
 
 
+def test_of_many_changes_in_a_row_the_last_run_sees_the_latest_state(
+    app: Duly, hand: Hand, clock: ManualClock
+) -> None:  # C015
+    rounds, saves, savers = 15, 8, 2
+    whens = ("before the save", "after the save", "after the commit")
+    seen: list[int] = []
+
+    @app.task("X")
+    def index(document: int) -> None: ...
+
+    def state() -> int:
+        return int(rows(app, "SELECT state FROM documents")[0][0])
+
+    def save(when: str) -> None:
+        asked = index.using(key="index-1", unique_until="start", run_in=10)
+        for _ in range(saves):
+            with Session(app.db.session_engine) as session, session.begin():
+                if when == "before the save":
+                    asked.using(session=session).enqueue(1)
+                session.execute(text("UPDATE documents SET state = state + 1"))
+                if when == "after the save":
+                    asked.using(session=session).enqueue(1)
+            if when == "after the commit":
+                asked.enqueue(1)
+
+    def work() -> None:
+        for _ in range(saves):
+            clock.advance(5)
+            for job in hand.claim():
+                seen.append(state())
+                assert hand.succeed(job)
+
+    app.db.write(lambda c: c.execute(text("CREATE TABLE documents (state INTEGER)")))
+    app.db.write(lambda c: c.execute(text("INSERT INTO documents VALUES (0)")))
+    for n in range(1, rounds + 1):
+        assert together(*[partial(save, whens[n % 3])] * savers, work) == [None] * (savers + 1)
+        clock.advance(10)
+        for job in hand.claim(n=10):
+            seen.append(state())
+            assert hand.succeed(job)
+        assert seen[-1] == n * saves * savers, "the last run has seen the last save"
+    assert app.jobs.count(status=LIVE) == 0
+    assert len(seen) < rounds * saves * savers
+
+
 @pytest.mark.parametrize("end", [K.SUCCEEDED, K.REFUSED, K.CANCELLED])
 def test_a_key_until_done_is_free_when_its_job_has_ended(
     app: Duly, send: Callable[..., Any], hand: Hand, end: K
@@ -363,3 +411,36 @@ def test_a_room_makes_its_job_once_whatever_job_holds_its_key(app: Duly, send: C
     assert app.jobs.get(told[0].job.id).key == "round:1:TELL"
     [taken, *_] = rows(app, "SELECT entity_id, actor FROM audit_log WHERE action = 'JOB_KEY_TAKEN'")
     assert tuple(taken) == (str(holder), "TELL")
+
+
+def test_whose_a_key_was_is_known_when_its_job_is_gone(
+    app: Duly, send: Callable[..., Any], clock: ManualClock
+) -> None:  # D3
+    @app.task("Y")
+    def y(n: int = 0) -> None: ...
+
+    holder = send("k").job.id
+    app.jobs.cancel(holder)
+    clock.advance(30 * DAY)
+    assert prune_expired(app.db) == 1
+    with pytest.raises(KeyConflict, match=f"job {holder} of task 'X' .cancelled, and pruned since.") as caught:
+        y.using(key="k").enqueue(1)
+    assert (caught.value.job_id, caught.value.task, send("k").created) == (holder, "X", False)
+    room = NewJob("default", "default", "TELL", "{}", 4, key="k", on_conflict="apart")
+    assert app.engine.maker.make(room).created, "a room makes its own"
+    expected = [Expected("k", {})]
+    assert compare(app, expected, Wanted("X")).present == {"cancelled": 1}
+    assert compare(app, expected, Wanted("Y")).taken == ["k"]
+
+
+def test_what_is_known_of_a_pruned_job_goes_with_its_key_to_no_other(
+    app: Duly, send: Callable[..., Any], clock: ManualClock
+) -> None:  # D3
+    first = send("k", unique_until=40 * DAY).job.id
+    app.jobs.cancel(first)
+    clock.advance(31 * DAY)
+    assert prune_expired(app.db) == 1
+    assert rows(app, "SELECT task, ended FROM job_keys") == [("X", "cancelled")]
+    clock.advance(9 * DAY)
+    assert send("k").created
+    assert rows(app, "SELECT task, ended FROM job_keys") == [(None, None)]

@@ -158,14 +158,19 @@ def test_a_key_is_remembered_when_its_job_is_gone(room: Publishing, world: World
 
 
 def test_a_job_that_holds_a_posts_key_is_named_and_the_post_is_not_said_to_be_there(
-    room: Publishing, world: World
+    room: Publishing, world: World, clock: ManualClock
 ) -> None:  # D3
     app = app_of(room)
     holder = app.enqueue("NOOP", key="k", queue="ig").job.id
-    with pytest.raises(KeyConflict, match=f"job {holder} of task 'NOOP'"):
-        room.enqueue("ig", POST, key="k")
-    answer = room.test("ig", POST, key="k")
-    assert (answer.outcome, f"job {holder} of task NOOP" in answer.detail) == ("collision", True)
+    for pruned in (False, True):
+        if pruned:
+            app.jobs.cancel(holder)
+            clock.advance(30 * 86_400)
+            assert prune_expired(app.db) == 1
+        with pytest.raises(KeyConflict, match=f"job {holder} of task 'NOOP'"):
+            room.enqueue("ig", POST, key="k")
+        answer = room.test("ig", POST, key="k")
+        assert (answer.outcome, f"job {holder} of task NOOP" in answer.detail) == ("collision", True)
 
 
 @pytest.mark.parametrize("key", ["", "  ", "\t"])

@@ -95,14 +95,14 @@ def _take_keys(is_sqlite: bool) -> Any:
          ORDER BY r.tenant, r.queue, r.key
             ON CONFLICT (tenant, queue, key) DO UPDATE
            SET job_id = excluded.job_id, payload_hash = excluded.payload_hash, scope = excluded.scope, until = excluded.until,
-               created_at = excluded.created_at
+               created_at = excluded.created_at, ended = NULL, task = NULL
          WHERE job_keys.until IS NOT NULL AND job_keys.until <= excluded.created_at
      RETURNING job_id""")
 
 
 def _find_keys(is_sqlite: bool) -> Any:
     return text(f"""
-        SELECT k.tenant, k.queue, k.key, k.job_id, k.payload_hash, k.ended FROM {relation(is_sqlite, {"tenant": "text", "queue": "text", "key": "text"})}
+        SELECT k.tenant, k.queue, k.key, k.job_id, k.payload_hash, k.ended, k.task FROM {relation(is_sqlite, {"tenant": "text", "queue": "text", "key": "text"})}
           JOIN job_keys k ON k.tenant = r.tenant AND k.queue = r.queue AND k.key = r.key""")
 
 
@@ -287,22 +287,26 @@ class JobMaker:
             return {}
         asked = [{"tenant": n.tenant, "queue": n.queue, "key": n.key} for n in lost.values()]
         found = {
-            (tenant, queue, key): (job_id, payload_hash, ended)
-            for tenant, queue, key, job_id, payload_hash, ended in connection.execute(
+            (tenant, queue, key): (job_id, payload_hash, ended, task)
+            for tenant, queue, key, job_id, payload_hash, ended, task in connection.execute(
                 self._find, {"rows": encode(self.db.is_sqlite, asked)}
             )
         }
         made = {ident: n for ident, n in wanted.items() if ident in got}
-        known = self.reader().get_many(connection, {job_id for job_id, _, _ in found.values() if job_id not in made})
+        known = self.reader().get_many(connection, {job_id for job_id, *_ in found.values() if job_id not in made})
         out: dict[int, Enqueued] = {}
         apart: dict[int, NewJob] = {}
         for ident, n in lost.items():
-            owner, payload_hash, ended = found[n.tenant, n.queue, n.key or ""]
+            owner, payload_hash, ended, task = found[n.tenant, n.queue, n.key or ""]
             holder = known.get(owner) or made.get(owner)
-            if holder is not None and holder.task != n.task:
+            if holder is not None:
+                task = holder.task
+            if task not in (None, n.task):
                 if n.on_conflict != "apart":
-                    raise KeyConflict(n.key or "", n.queue, owner, task=holder.task, wanted=n.task)
-                self._note_taken(connection, n, owner, holder.task)
+                    raise KeyConflict(
+                        n.key or "", n.queue, owner, task=task, wanted=n.task, pruned=None if holder else ended
+                    )
+                self._note_taken(connection, n, owner, task)
                 n.key, n.on_conflict = f"{n.key}:{n.task}", "return"
                 apart[ident] = n
                 continue

@@ -72,9 +72,12 @@ def prune_expired(db: Database) -> int:
 
 
 def _remember_until(db: Database, connection: Connection, ids: Sequence[int]) -> None:
-    """Note in the keys of jobs that are removed how these ended, and give the keys their end, if keys have one."""
-    ended = select(jobs_done.c.status).where(jobs_done.c.id == job_keys.c.job_id).scalar_subquery()
-    connection.execute(update(job_keys).where(job_keys.c.job_id.in_(ids)).values(ended=ended))
+    """Note in the keys of jobs that are removed how these ended and of which task they were, and give the keys their end, if keys have one."""
+    ended, task = (
+        select(column).where(jobs_done.c.id == job_keys.c.job_id).scalar_subquery()
+        for column in (jobs_done.c.status, jobs_done.c.task)
+    )
+    connection.execute(update(job_keys).where(job_keys.c.job_id.in_(ids)).values(ended=ended, task=task))
     keep = db.settings.key_retention
     if keep > 0:
         until = db.clock.now() + timedelta(seconds=keep)

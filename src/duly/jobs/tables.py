@@ -171,8 +171,9 @@ job_keys = Table(
     #: The instant from which the key is free; null while nobody knows or for ever.
     Column("until", Instant),
     Column("created_at", Instant, nullable=False),
-    #: How its job ended, noted when the job's row is pruned.
+    #: How its job ended, and of which task it was: noted when the job's row is pruned.
     Column("ended", Text),
+    Column("task", Text),
     PrimaryKeyConstraint("tenant", "queue", "key"),
 )
 Index("ix_job_keys_job", job_keys.c.job_id)

@@ -37,6 +37,7 @@ Messages are sentences that say what to do next; the data stands on the error, s
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -146,12 +147,14 @@ class KeyConflict(UsageError):
         replayed: int | None = None,
         task: str | None = None,
         wanted: str | None = None,
+        pruned: str | None = None,
     ) -> None:
         self.key, self.queue, self.job_id, self.replayed, self.task = key, queue, job_id, replayed, task
         if task is not None:
+            there = "" if pruned is None else f" ({pruned}, and pruned since)"
             super().__init__(
-                f"key {key!r} on queue {queue!r} belongs to job {job_id} of task {task!r}, so no job of task {wanted!r} was enqueued. "
-                f"Use another key or another queue; duly jobs show {job_id} shows what holds it."
+                f"key {key!r} on queue {queue!r} belongs to job {job_id} of task {task!r}{there}, so no job of task {wanted!r} was enqueued. "
+                f"Use another key or another queue; duly keys show --jobs --queue {shlex.quote(queue)} {shlex.quote(key)} shows what holds it."
             )
             return
         if replayed is not None:

@@ -130,7 +130,7 @@ def _look(app: Application, part: Sequence[Expected], wanted: Wanted, found: Fin
         SELECT r.key, j.task, j.status, NULL AS ended FROM {keys} JOIN all_jobs j ON j.key = r.key AND j.tenant = :tenant
          WHERE CAST(:queue AS text) IS NULL OR j.queue = :queue
          UNION ALL
-        SELECT r.key, j.task, j.status, k.ended FROM {keys} JOIN job_keys k ON k.key = r.key AND k.tenant = :tenant
+        SELECT r.key, coalesce(j.task, k.task), j.status, k.ended FROM {keys} JOIN job_keys k ON k.key = r.key AND k.tenant = :tenant
           LEFT JOIN all_jobs j ON j.id = k.job_id
          WHERE CAST(:queue AS text) IS NULL OR k.queue = :queue""")
     rows = encode(db.is_sqlite, ({"key": one.key} for one in part))

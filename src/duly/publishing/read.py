@@ -74,8 +74,9 @@ class PublicationReader:
         if owner is None:
             return None
         job = self._app.engine.reader.get_many(connection, [owner]).get(owner)
-        if job is not None and job.task not in TYPES:
-            held = f"the key belongs to job {owner} of task {job.task}, which publishes nothing: enqueueing is refused"
+        task = self.store.task_of_owner(connection, tenant, channel, key) if job is None else job.task
+        if task is not None and task not in TYPES:
+            held = f"the key belongs to job {owner} of task {task}, which publishes nothing: enqueueing is refused"
             return TestAnswer("collision", held)
         existing = next(iter(self.many(connection, [owner])), None)
         stands = f"; it is {existing.status}" if existing else ", whose record was removed after the retention"

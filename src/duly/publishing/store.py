@@ -226,6 +226,13 @@ class PublicationStore:
         found: int | None = connection.execute(select(k.job_id).where(*mine)).scalar()
         return found
 
+    def task_of_owner(self, connection: Connection, tenant: str, channel: str, key: str) -> str | None:
+        """The task of the job that has a key, where the job was pruned; None where it is not known."""
+        k = job_keys.c
+        mine = [k.tenant == tenant, k.queue == channel, k.key == key]
+        found: str | None = connection.execute(select(k.task).where(*mine)).scalar()
+        return found
+
     def owners(
         self, connection: Connection, tenant: str, keys: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], int]:  # fmt: skip

@@ -32,7 +32,7 @@ from duly.storage.session_settings import check_encoding, encoding
 #: Alembic keeps the migration that is running in a global of its module: one at a time in a program.
 _alembic = threading.Lock()
 #: The revision this code was written for. A test holds it against the newest migration.
-HEAD = "0021"
+HEAD = "0022"
 #: The row of system_state that holds the oldest revision whose code may run.
 WORKS_WITH_KEY = "schema_works_with"
 _IN_SCHEMA = text("SELECT set_config('search_path', :path, true)")
