@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly import Duly, Status
+from duly.kernel.hold import SHORTEST, Hold, Step, step
+from duly.kernel.retry_after import LONGEST, bounded
 from duly.kernel.verdict import Kind, Verdict
-from duly.mail.plan import LONGEST, SHORTEST, Hold, Step, bounded, held, put_off, step, throttled
+from duly.mail.plan import held, put_off
 from duly.testing import ManualClock, drain
 from mail.hands import ON_ONE, Ear, put, run
 from mail.servers import Graph, Resend
@@ -70,6 +72,35 @@ def test_a_quota_that_is_used_up_is_found_out_once(app: Duly, resend: Resend, cl
     assert (event["quota"], event["wait"], event["asked"]) == (True, left, None)
 
 
+@pytest.mark.parametrize("through", ["graph", "graph_token", "resend"])
+@ON_ONE
+def test_who_names_no_time_is_not_asked_every_second(
+    make: Make, graph: Graph, resend: Resend, clock: ManualClock, through: str
+) -> None:
+    # issue 16, F: 429 without Retry-After, or with 0
+    if through == "resend":
+        app = make(mail_provider="resend", resend_api_key="re_good", resend_url=resend.url)
+    else:
+        app = make(
+            mail_provider="graph", graph_tenant="t", graph_client_id="i", graph_client_secret="s",
+            graph_url=f"{graph.url}/v1.0", graph_token_url=graph.url,
+        )  # fmt: skip
+    busy: Any = (429, {"Retry-After": "0"}, {"name": "rate_limit_exceeded", "error": {"code": "TooManyRequests"}})
+    resend.answers, graph.answers = [busy] * 99, [busy] * 99
+    if through == "graph_token":
+        graph.refuses = 429, {}, {"error": "busy"}
+    job, ear = put(app), Ear(app)
+    for _ in range(10):
+        drain(app)
+        clock.advance(waits(app, [job])[0])
+    assert [e["wait"] for e in ear.named("mail_throttled")] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert app.jobs.get(job).attempts == 0
+    assert [s.subject for s in app.alerts.look().readings["mail_held"].samples] == ["mail"]
+    resend.answers, graph.answers, graph.refuses = [], [], None
+    drain(app)
+    assert app.jobs.get(job).status is Status.SUCCEEDED
+
+
 def test_another_queue_asks_for_itself(app: Duly, resend: Resend) -> None:
     resend.answers = [told(429, "rate_limit_exceeded", retry_after="100")]
     run(app)
@@ -124,13 +155,13 @@ def test_a_wait_is_neither_shorter_than_the_jobs_own_nor_longer_than_a_day(after
 
 @given(seconds | st.none(), st.datetimes(NOW.replace(tzinfo=None), datetime(2030, 1, 1)) | st.none())
 def test_who_is_throttled_always_waits(after: float | None, until: datetime | None) -> None:
-    at = throttled(after, until.replace(tzinfo=UTC) if until else None, NOW)
-    assert at >= NOW + timedelta(seconds=SHORTEST)
+    verdict = Verdict(Kind.THROTTLED, "x", after, until.replace(tzinfo=UTC) if until else None)
+    assert held(None, verdict, "mail", NOW).until >= NOW + timedelta(seconds=SHORTEST)
 
 
 @given(st.integers(-100, 10**6), st.floats(0, 1, exclude_max=True))
 def test_who_is_put_off_comes_back_after_the_hold_and_soon_after_it(left: int, u: float) -> None:
-    hold = Hold(NOW + timedelta(seconds=left), "x")
+    hold = Hold(NOW, NOW + timedelta(seconds=left))
     back = put_off(hold, NOW, u)
     assert (back is None) == (left <= 0)
     if back is not None:
@@ -138,7 +169,7 @@ def test_who_is_put_off_comes_back_after_the_hold_and_soon_after_it(left: int, u
 
 
 def test_of_two_waits_the_longer_counts() -> None:
-    before = Hold(NOW + timedelta(seconds=99), "b", since=NOW)
+    before = Hold(NOW, NOW + timedelta(seconds=99), "b")
     assert held(before, Verdict(Kind.THROTTLED, "a", 5.0), "mail", NOW).until == before.until
     assert held(None, Verdict(Kind.THROTTLED, "a", 5.0), "mail", NOW).until == NOW + timedelta(seconds=5)
 
@@ -151,11 +182,11 @@ def test_while_the_other_side_is_away_the_waits_grow_to_five_minutes_and_one_tri
         again = held(hold, Verdict(Kind.AWAY, "gone"), "mail", now)  # who was on the way meanwhile makes nothing longer
         assert again == hold
         waits.append((hold.until - now).total_seconds())
-        assert (step(hold, now, True), step(hold, now, False)) == (Step.WAIT, Step.PROBE)  # a person has released it
+        assert (step(hold, now), step(hold, now, opened=True)) == (Step.WAIT, Step.PROBE)  # a person has released it
         now = hold.until
-        assert step(hold, now, False) is Step.PROBE
-        assert step(replace(hold, probed_until=now + timedelta(seconds=9)), now, False) is Step.WAIT
+        assert step(hold, now) is Step.PROBE
+        assert step(replace(hold, probing_until=now + timedelta(seconds=9)), now) is Step.WAIT
     assert hold is not None
     assert waits == [15, 30, 60, 120, 240, 300, 300]
-    assert (hold.since, hold.failures, hold.holds_queue) == (NOW, 7, True)
-    assert not held(None, Verdict(Kind.AWAY, "gone"), "default", NOW).holds_queue  # others' jobs are there
+    assert (hold.since, hold.tries, hold.wide) == (NOW, 7, True)
+    assert not held(None, Verdict(Kind.AWAY, "gone"), "default", NOW).wide  # others' jobs are there

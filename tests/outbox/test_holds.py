@@ -15,8 +15,9 @@ from sqlalchemy import select
 
 from duly import Backoff, Duly, PermanentError, Retry
 from duly.kernel.errors import DestinationUnavailable
+from duly.kernel.hold import IN_A_ROW
 from duly.outbox.box import Outbox
-from duly.outbox.holds import HOLD_AFTER, Fault, Holds, fault_of
+from duly.outbox.holds import Fault, Holds, fault_of
 from duly.outbox.message import Message, Status
 from duly.outbox.tables import outbox_holds
 from duly.outbox.transports.brokers import meaning
@@ -106,7 +107,7 @@ def test_one_that_gets_through_opens_its_destination_and_others_were_never_held(
 def test_a_destination_that_was_well_is_held_after_some_failures_in_a_row_and_at_once_where_it_said_when() -> None:
     holds = Holds(Backoff(base=1))
     holds.passed(message(1), NOON)
-    for n in range(HOLD_AFTER - 1):
+    for n in range(IN_A_ROW - 1):
         assert holds.failed(message(n + 2), OSError(), NOON) is not None
         assert holds.room("t:x", 5, NOON) == 5
     holds.failed(message(9), OSError(), NOON)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duly import Backoff, InvalidArgument, PermanentError, Retry
+from duly.kernel.retry_after import LONGEST
 from duly.outbox.message import LIFECYCLE, Destination, Message, Status, checked_headers
 from duly.outbox.plan import (
-    LONGEST_WAIT,
     Link,
     Policy,
     is_suspect,
@@ -72,7 +72,7 @@ def test_what_would_not_help_to_try_again_is_parked_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("after", "wait"),
-    [(7, 7), (0, 1), (-3, 1), (1e9, LONGEST_WAIT), (timedelta(minutes=2), 120)],
+    [(7, 7), (0, 1), (-3, 1), (1e9, LONGEST), (timedelta(minutes=2), 120)],
 )
 def test_the_other_side_may_say_when_to_come_back(after: Any, wait: float) -> None:
     assert settle(message(attempts=1), Retry(after=after), Policy()).wait == wait

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 from duly.kernel.verdict import Kind
 from duly.publishing import Publishing
 from duly.testing import ManualClock
-from publishing.hands import Ear, World, go, later, put, sql, verdict
+from publishing.hands import Ear, World, app_of, go, later, put, sql, verdict
 
 
 def firewall() -> object:
@@ -63,3 +66,39 @@ def test_an_other_side_that_cannot_be_reached_uses_no_attempt(
     for _ in range(12):
         later(room, clock, ident, 1000)
     assert (room.get(ident).status, room.get(ident).attempts, world.posts) == ("completed", 1, ["Plums today"])
+
+
+def test_a_channel_that_has_too_many_posts_and_names_no_time_is_asked_less_and_less(
+    room: Publishing, world: World, clock: ManualClock
+) -> None:  # issue 16, F: 429 without Retry-After
+    ear = Ear(room)
+    ident = put(room)
+    world.script = [verdict(Kind.THROTTLED, "too many"), verdict(Kind.QUOTA, "too many", after=0.0)] * 3
+    go(room, ident)
+    for _ in range(60):
+        later(room, clock, ident, 60)
+    assert [one["wait"] for one in ear.named("publish_throttled")] == [60, 120, 240, 480, 900, 900]
+    assert (room.get(ident).status, room.get(ident).attempts) == ("completed", 1)
+
+
+def test_posts_that_are_refused_together_make_the_hold_no_longer(
+    room: Publishing, world: World, clock: ManualClock
+) -> None:  # as in the outbox and in mail: one counts
+    connector, ear = world.connector(), Ear(room)
+    room.channel("ig", connector, limit=None)
+    waiting = threading.Barrier(3)
+    publish = connector.publish
+
+    async def together(post, notebook):  # type: ignore[no-untyped-def]
+        if not ear.named("publish_held"):
+            await asyncio.to_thread(waiting.wait, 20)
+        return await publish(post, notebook)
+
+    connector.publish = together  # type: ignore[method-assign]
+    world.script = [firewall()] * 3
+    idents = [put(room, {"caption": str(n)}) for n in range(3)]
+    app_of(room).worker({"ig": 3}).run(until_idle=True)
+    assert [one["wait"] for one in ear.named("publish_held")] == [60.0]
+    for _ in range(5):
+        later(room, clock, idents[0], 60)
+    assert {room.get(i).status for i in idents} == {"completed"}

@@ -27,3 +27,8 @@ def retry_after(text: str | None, now: datetime) -> float | None:
         return max(0.0, (instant - now).total_seconds())
     except (ValueError, OverflowError):  # no date, or one that no calendar has
         return None
+
+
+def bounded(after: float | None, least: float = 0.0) -> float:
+    """Seconds to wait where the other side asked for ``after``: at least ``least``, at most ``LONGEST``."""
+    return max(least, min(LONGEST, after if after is not None and after == after else 0.0))

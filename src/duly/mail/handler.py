@@ -17,25 +17,13 @@ from sqlalchemy import Connection
 
 from duly.jobs.run import CURRENT, Context
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Snooze
+from duly.kernel.hold import IN_A_ROW, Hold, Step, step
+from duly.kernel.retry_after import bounded
 from duly.kernel.verdict import Kind, Verdict
 from duly.mail.address import Mailbox, read_mailbox, without_addresses
 from duly.mail.host import Host
 from duly.mail.message import Letter, Message, message_id, message_key, read_letter
-from duly.mail.plan import (
-    NOW,
-    Delivery,
-    Ending,
-    Hold,
-    Start,
-    State,
-    Step,
-    back_at,
-    bounded,
-    conclude,
-    held,
-    start,
-    step,
-)
+from duly.mail.plan import NOW, Delivery, Ending, Start, State, back_at, conclude, held, start
 from duly.mail.providers.base import Provider
 from duly.mail.store import MailStore, fingerprint
 from duly.mail.templates import Templates, filled_in
@@ -47,8 +35,6 @@ SUPPRESSED = "EMAIL_SUPPRESSED"
 ASIDE = 1.0
 #: That of a job that was sent, and that of one that was replayed when everybody had it.
 SENT, ALREADY = "EMAIL_SENT", "EMAIL_ALREADY_SENT"
-#: So many messages in a row, of which the other side takes none for a reason of its own, hold the queue.
-DECLINED = 3
 #: How long deliveries of jobs that are gone are kept at the least, and how often that is looked at, in seconds.
 KEPT, SWEEP = 30 * 86_400.0, 3600.0
 
@@ -89,6 +75,8 @@ class Sending:
         self.doubtful: frozenset[str] = frozenset()
         #: What held the queue when this run began.
         self.hold: Hold | None = None
+        #: Does this run try whether the other side is back?
+        self.is_probe = False
         #: Is the sender the one of the settings, so that what is said of them is about every message?
         self.is_usual_sender = True
         #: Does the job end while no one knows whether some have its message?
@@ -141,15 +129,15 @@ class Sending:
     async def _wait_for_others(self, now: datetime, queue_is_held: bool) -> None:
         """Go on, also as the one that tries whether the other side is back. Raises Snooze while it is not wanted."""
         hold = self.hold
-        what = step(hold, now, queue_is_held)
+        what = step(hold, now, opened=hold is not None and hold.wide and not queue_is_held)
         if hold is None or what is Step.GO:
             return
         if what is Step.PROBE:
             until = now + timedelta(seconds=2 * self.app.settings.mail_timeout)
-            mine = await self.db.arun(self.db.write, lambda c: self.store.probe(c, *self.road, hold, until))
-            if mine:
+            self.is_probe = await self.db.arun(self.db.write, lambda c: self.store.probe(c, *self.road, hold, until))
+            if self.is_probe:
                 return
-        raise Snooze(hold.reason, until=back_at(hold, now, random.random()))  # noqa: S311
+        raise Snooze(hold.problem, until=back_at(hold, now, random.random()))  # noqa: S311
 
     def _prepare(self, letter: Letter) -> Prepared:
         """What is on record, and who is to be sent to. Suppressions are written down."""
@@ -293,7 +281,7 @@ class Sending:
         if self.job.queue == NOW:
             return
         several = await self.db.arun(
-            self.db.write, lambda c: self.store.decline(c, *self.road, self.job.id, reason, most=DECLINED)
+            self.db.write, lambda c: self.store.decline(c, *self.road, self.job.id, reason, most=IN_A_ROW)
         )
         away = Verdict(Kind.AWAY, reason, owner=Owner.SERVER)
         if several and ends:
@@ -320,15 +308,15 @@ class Sending:
             queue, _ = self.road
             self.app.engine.queues.locked(c, queue)  # one after the other
             before = self.store.hold(c, *self.road)
-            hold = held(before, verdict, queue, now)
+            hold = held(before, verdict, queue, now, self.is_probe)
             self.store.keep_hold(c, *self.road, hold)
-            if hold.holds_queue:
+            if hold.wide:
                 self.app.engine.queues.hold(c, queue, hold.until, f"mail: {verdict.reason}"[:500], "mail")
             return before, hold, now
 
         before, hold, now = await self.db.arun(self.db.write, keep)
         if verdict.kind is Kind.AWAY:
-            name, more = "mail_away", {"failures": hold.failures}
+            name, more = "mail_away", {"failures": hold.tries}
         else:
             name, more = "mail_throttled", {"quota": verdict.kind is Kind.QUOTA}
         self.app.events.emit(
@@ -345,9 +333,9 @@ class Sending:
         self.hold = None
         if (
             await self.db.arun(self.db.write, lambda c: self.store.end_hold(c, *self.road, hold))
-            and hold.kind is not Kind.TRANSIENT
+            and hold.kind != Kind.TRANSIENT
         ):
-            self.app.events.emit("mail_resumed", "info", queue=self.job.queue, provider=self.provider.name, held=hold.kind.value)  # fmt: skip
+            self.app.events.emit("mail_resumed", "info", queue=self.job.queue, provider=self.provider.name, held=str(hold.kind))  # fmt: skip
 
     def _written(self, states: Mapping[str, State | None]) -> None:
         """Put on record what was answered; who is to be tried again was never handed anything."""

@@ -7,17 +7,16 @@ it, or where somebody decided so (``mail_unknown``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
 from duly.kernel.backoff import Backoff
-from duly.kernel.retry_after import LONGEST
+from duly.kernel.hold import Hold, Pace
+from duly.kernel.hold import held as held_again
 from duly.kernel.verdict import Kind, Verdict
 
-#: The wait where a provider has too many messages and names none, in seconds.
-SHORTEST = 1.0
 #: The holder of an unknown recipient whom a person has had sent to again (``duly mail resend``), until that is done.
 RELEASED = "released"
 #: Messages that were put off together come back within a tenth of the wait, and within so many seconds (least, most).
@@ -161,25 +160,8 @@ def standing(recipients: int, states: Sequence[State]) -> Standing:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Nothing of a queue is handed to a provider before an instant. Instants are aware."""
-
-    until: datetime
-    reason: str
-    kind: Kind = Kind.THROTTLED
-    #: Since when, without a message in between that went through.
-    since: datetime | None = None
-    #: How often in a row the other side was away.
-    failures: int = 0
-    #: Is the queue held too, so that no job of it is claimed?
-    holds_queue: bool = False
-    #: One message is trying whether the other side is back.
-    probed_until: datetime | None = None
-
-
-#: Waits while the other side is away: the first, how they grow, and the longest, in seconds.
-AWAY = Backoff(base=15.0, factor=2.0, max=300.0)
+#: How the waits grow while the other side is away, and where it has too many messages and names no time.
+AWAY, THROTTLED = Pace(Backoff(base=15.0, factor=2.0, max=300.0)), Pace(Backoff(base=1.0, factor=2.0, max=300.0))
 #: A queue is held for waits of so many seconds; for shorter ones each message is put off by itself.
 LONG = 120.0
 #: Queues that are never held: the one of ``--now``, where someone waits for the answer, and the one that everything shares.
@@ -189,41 +171,15 @@ NEVER_HELD = frozenset({NOW, "default"})
 PROBED = (1.0, 5.0)
 
 
-def held(before: Hold | None, verdict: Verdict, queue: str, now: datetime) -> Hold:
+def held(before: Hold | None, verdict: Verdict, queue: str, now: datetime, is_probe: bool = False) -> Hold:
     """The hold that follows from an answer about everything that is sent (AWAY, THROTTLED, QUOTA), and from the hold of before."""
-    since = before.since if before is not None and before.since is not None else now
-    if verdict.kind is Kind.AWAY:
-        was_away = before is not None and before.kind is Kind.AWAY
-        failures = before.failures if before is not None and was_away else 0
-        if before is None or not was_away or before.until <= now:  # of those who were on their way together, one counts
-            failures += 1
-        until = now + timedelta(seconds=bounded(verdict.after, AWAY.delay(max(1, failures))))
-    else:
-        failures, until = 0, throttled(verdict.after, verdict.until, now)
-    if before is not None and before.until > until:
-        until = before.until
-    long = verdict.kind is not Kind.THROTTLED or (until - now).total_seconds() >= LONG
-    return Hold(until, verdict.reason, verdict.kind, since, failures, long and queue not in NEVER_HELD)
-
-
-class Step(StrEnum):
-    """What a message does about a hold."""
-
-    GO = "go"
-    #: It tries whether the other side is back, while the others wait.
-    PROBE = "probe"
-    WAIT = "wait"
-
-
-def step(hold: Hold | None, now: datetime, queue_is_held: bool) -> Step:
-    """``queue_is_held``: by whom ever. A person who releases the queue wants it tried at once."""
-    if hold is None:
-        return Step.GO
-    if hold.until > now and not (hold.holds_queue and not queue_is_held):
-        return Step.WAIT
-    if hold.kind is not Kind.AWAY:
-        return Step.GO
-    return Step.WAIT if hold.probed_until is not None and hold.probed_until > now else Step.PROBE
+    is_away = verdict.kind is Kind.AWAY
+    hold = held_again(
+        before, verdict.kind, verdict.reason, now, AWAY if is_away else THROTTLED, after=verdict.after, until=verdict.until,
+        exact=not is_away, is_probe=is_probe,
+    )  # fmt: skip
+    long = hold.kind != Kind.THROTTLED or (hold.until - now).total_seconds() >= LONG
+    return replace(hold, wide=(hold.wide or long) and queue not in NEVER_HELD)
 
 
 def back_at(hold: Hold, now: datetime, u: float) -> datetime:
@@ -231,18 +187,6 @@ def back_at(hold: Hold, now: datetime, u: float) -> datetime:
     later = put_off(hold, now, u)
     least, most = PROBED
     return later if later is not None else now + timedelta(seconds=least + u * (most - least))
-
-
-def bounded(after: float | None, least: float = 0.0) -> float:
-    """Seconds to wait where the other side asked for ``after``: at least ``least``, at most ``LONGEST``."""
-    return max(least, min(LONGEST, after if after is not None else 0.0))
-
-
-def throttled(after: float | None, until: datetime | None, now: datetime) -> datetime:
-    """The instant before which a provider that has too many messages wants no more. ``until``: the end of a quota by the calendar."""
-    if until is not None:
-        return max(until, now + timedelta(seconds=SHORTEST))
-    return now + timedelta(seconds=bounded(after, SHORTEST))
 
 
 def put_off(hold: Hold | None, now: datetime, u: float) -> datetime | None:

@@ -16,9 +16,10 @@ from sqlalchemy import Connection, delete, exists, select, update
 from duly.audit.store import record
 from duly.audit.tables import audit_log
 from duly.jobs.tables import jobs, jobs_done, system_state
+from duly.kernel.hold import Hold
 from duly.kernel.verdict import Kind
 from duly.mail.address import without_addresses
-from duly.mail.plan import RELEASED, Delivery, Hold, State
+from duly.mail.plan import RELEASED, Delivery, State
 from duly.mail.tables import mail_deliveries as deliveries
 from duly.mail.tables import mail_events as events
 from duly.mail.tables import mail_holds as holds
@@ -227,12 +228,12 @@ class MailStore:
         row = connection.execute(query.where(h.queue == queue, h.provider == provider)).first()
         if row is None:
             return None
-        return Hold(row.until, row.reason, Kind(row.kind), row.since, row.failures, row.holds_queue, row.probed_until)
+        return Hold(row.since, row.until, row.reason, Kind(row.kind), row.failures, row.probed_until, row.holds_queue)
 
     def keep_hold(self, connection: Connection, queue: str, provider: str, hold: Hold) -> None:
         values = {
-            "kind": hold.kind.value, "reason": without_addresses(hold.reason), "since": hold.since, "until": hold.until,
-            "probed_until": None, "failures": hold.failures, "holds_queue": hold.holds_queue,
+            "kind": str(hold.kind), "reason": without_addresses(hold.problem), "since": hold.since, "until": hold.until,
+            "probed_until": hold.probing_until, "failures": hold.tries, "holds_queue": hold.wide,
         }  # fmt: skip
         statement = self._insert_into(holds).values(queue=queue, provider=provider, **values)
         connection.execute(statement.on_conflict_do_update(index_elements=[holds.c.queue, holds.c.provider], set_=values))  # fmt: skip
@@ -241,7 +242,7 @@ class MailStore:
         """Be the one that tries whether the other side is back. False: another message is."""
         h = holds.c
         mine = (h.queue == queue, h.provider == provider, h.until == seen.until)
-        free = h.probed_until.is_(None) if seen.probed_until is None else h.probed_until == seen.probed_until
+        free = h.probed_until.is_(None) if seen.probing_until is None else h.probed_until == seen.probing_until
         return connection.execute(update(holds).where(*mine, free).values(probed_until=until)).rowcount == 1
 
     def end_hold(self, connection: Connection, queue: str, provider: str, seen: Hold) -> bool:
@@ -263,7 +264,7 @@ class MailStore:
         if (
             self.hold(connection, queue, provider) is None
         ):  # tells those who are answered that there is something to forget
-            self.keep_hold(connection, queue, provider, Hold(now, reason, Kind.TRANSIENT, now))
+            self.keep_hold(connection, queue, provider, Hold(now, now, reason, Kind.TRANSIENT))
         return False
 
     # ------------------------------------------------------------------ events

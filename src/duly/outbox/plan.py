@@ -12,13 +12,11 @@ from typing import Any, Literal, NamedTuple
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry
 from duly.kernel.exception_group import decisive
+from duly.kernel.hold import SHORTEST
 from duly.kernel.payload import check_whole
+from duly.kernel.retry_after import bounded
 from duly.outbox.message import LIFECYCLE, Message, Status
 
-#: The longest that a transport can put a message off (``Retry(after=…)``), in seconds: a day.
-LONGEST_WAIT = 86_400.0
-#: And the shortest.
-SHORTEST_WAIT = 1.0
 #: The most messages of one ordering key that are taken together.
 CHAIN = 50
 #: A message that was lost with its relay so often in a row travels alone from then on (``single_file``).
@@ -100,7 +98,7 @@ def settle(
     wait = policy.backoff.delay(max(1, message.attempts), u)
     if isinstance(problem, Retry) and problem.after is not None:
         # never at once: a clock that is behind would make all attempts in a moment
-        wait = min(max(problem.after, SHORTEST_WAIT), LONGEST_WAIT) if problem.after == problem.after else wait
+        wait = bounded(problem.after, SHORTEST) if problem.after == problem.after else wait
     return _move(message, "fail", wait=wait, error=error)
 
 

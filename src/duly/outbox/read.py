@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, case, false, func, select, union_all
 
 from duly.kernel.errors import InvalidArgument, NotFound
-from duly.outbox.holds import Hold
+from duly.kernel.hold import Hold
 from duly.outbox.message import PARKED_BY_HAND, Message, Status
 from duly.storage.database import Database
 from duly.storage.types import json_text

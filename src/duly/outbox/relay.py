@@ -36,8 +36,9 @@ from duly.jobs.run import describe
 from duly.jobs.tables import GATE_KEY, OUTBOX_GATE_KEY, system_state
 from duly.kernel.errors import InvalidArgument, brief
 from duly.kernel.gate import read_outbox_gate
+from duly.kernel.hold import Hold
 from duly.kernel.lease import LeaseTerms
-from duly.outbox.holds import Fault, Hold, Holds, word_of
+from duly.outbox.holds import Fault, Holds, word_of
 from duly.outbox.lanes import Done, Lanes, Sink
 from duly.outbox.look import Look, Looker
 from duly.outbox.message import PARKED, Message

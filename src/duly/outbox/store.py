@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, Row, Table, delete, select
 
-from duly.outbox.holds import Fault, Hold
+from duly.kernel.hold import Hold
+from duly.outbox.holds import Fault
 from duly.outbox.message import Message, NewMessage
 from duly.outbox.plan import CHAIN, Link, OnParked, Settlement, leading, release, unbroken
 from duly.outbox.statements import CHANNEL, HOPS, Statements
@@ -204,7 +205,7 @@ class OutboxStore:
         """The destinations that some relay holds, by name."""
         c = outbox_holds.c
         rows = connection.execute(select(outbox_holds).order_by(c.destination))
-        return [Hold(r.destination, Fault(r.kind), r.since, r.until, r.tries, r.problem) for r in rows]
+        return [Hold(r.since, r.until, r.problem, Fault(r.kind), r.tries, destination=r.destination) for r in rows]
 
     # ------------------------------------------------------------------ operators
 

@@ -18,9 +18,11 @@ from sqlalchemy import Connection
 
 from duly.jobs.job import Job
 from duly.jobs.run import CURRENT, Context
+from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, PermanentError, Retry, Signal, Snooze, brief
 from duly.kernel.exception_group import decisive
-from duly.kernel.retry_after import LONGEST
+from duly.kernel.hold import IN_A_ROW, Hold, Pace, held
+from duly.kernel.retry_after import bounded
 from duly.kernel.source import InvalidDocument
 from duly.kernel.verdict import NETWORK, Kind, Refusal, Verdict
 from duly.publishing.channel import Channel
@@ -37,12 +39,10 @@ TOLD = "told"
 #: Seconds for which a job whose queue was paused or held stays away, so that this is there before it is looked at again. The queue keeps it
 #: longer, and gives it back when it opens, however that comes.
 ASIDE = 1.0
-#: Seconds after which a channel that nobody declared is asked for again, and after which a throttled one is that named no time.
-ELSEWHERE, UNNAMED = 60.0, 60.0
-#: Seconds for which a channel is held at first and at the most in front of another side that takes nothing.
-HELD_LEAST, HELD_MOST = 60.0, 900.0
-#: After how many refusals of this kind a post is held against the others.
-PATIENCE = 3
+#: Seconds after which a channel that nobody declared is asked for again.
+ELSEWHERE = 60.0
+#: For how long a channel is held in front of another side that takes nothing, or has had too many posts and names no time.
+AWAY = Pace(Backoff(base=60.0, factor=2.0, max=900.0))
 _TAKEN = "another run of this job has taken over"
 
 
@@ -177,7 +177,7 @@ class Attempt:
         """After a hold of the circuit breaker one run is a trial: the channel is held again until it has ended."""
         if fare.trips == 0 or fare.failures < max(1, self.channel.breaker.failures):
             return False
-        self._hold(c, min(self.channel.breaker.cool_down(fare.trips), HELD_MOST), f"{TRIAL} is under way")
+        self._hold(c, min(self.channel.breaker.cool_down(fare.trips), AWAY.backoff.max), f"{TRIAL} is under way")
         return True
 
     def _hold(self, c: Connection, seconds: float, reason: str) -> None:
@@ -217,14 +217,14 @@ class Attempt:
             await self.db.arun(self._throttled, verdict, reason)
             raise Snooze(reason, after=ASIDE)
         if kind is Kind.BUSY:
-            raise Snooze(reason, after=min(max(verdict.after or ASIDE, ASIDE), LONGEST))
+            raise Snooze(reason, after=bounded(verdict.after, ASIDE))
         await self.db.arun(self._failed, reason)
         raise Retry(reason, after=self.wait(verdict.after))
 
     def wait(self, told: float | None) -> float:
         """Seconds until the next run: the channel's backoff, and not sooner than the other side asked; a day at the most (R002-11)."""
         own = self.channel.backoff.delay(max(1, self.job.attempts), random.random())  # noqa: S311
-        return own if told is None else max(own, min(told, LONGEST))
+        return bounded(told, own)
 
     @property
     def last(self) -> bool:
@@ -242,7 +242,7 @@ class Attempt:
         times = int(self.known.get("away") or 0) + 1
         since = self.known.get("away_since") or self.app.engine.clock.now().isoformat()
         await self.note(away=times, away_since=since)
-        if times >= PATIENCE and verdict.owner != NETWORK:
+        if times >= IN_A_ROW and verdict.owner != NETWORK:
             since_at = datetime.fromisoformat(since)
             through = await self.db.arun(
                 self.db.read, lambda c: self.store.went_through(c, self.job.queue, self.job.id, since_at)
@@ -250,18 +250,34 @@ class Attempt:
             if through:
                 await self.alone(reason)
 
-        def write(c: Connection) -> float:
-            fare = self.store.away(c, self.job.queue, max(1, self.channel.breaker.failures))
-            seconds = max(min(HELD_LEAST * 2.0 ** (fare.trips - 1), HELD_MOST), min(verdict.after or 0.0, LONGEST))
-            self._hold(c, seconds, f"{HELD}: {reason}")
-            return seconds
-
-        seconds = await self.db.arun(self.db.write, write)
+        seconds, counts = await self.db.arun(self.db.write, lambda c: self._hold_again(c, verdict, f"{HELD}: {reason}"))
+        if not counts:
+            raise Snooze(reason, after=ASIDE)
         self.ring()
         self.app.events.emit(
             "publish_held", "warning", job=self.job.id, channel=self.job.queue, reason=reason, owner=verdict.owner, wait=seconds
         )  # fmt: skip
-        raise Snooze(reason, after=seconds + (HELD_LEAST if times > 1 else ASIDE))
+        raise Snooze(reason, after=seconds + (AWAY.backoff.base if times > 1 else ASIDE))
+
+    def _hold_again(self, c: Connection, verdict: Verdict, reason: str) -> tuple[float, bool]:
+        """Hold the channel, or hold it for longer (``kernel.hold``). Returns for how many seconds, and whether this refusal counts: of those that
+        were on their way together, one does."""
+        queue = self.job.queue
+        self.app.engine.queues.locked(c, queue)  # one after the other
+        now, fare = self.db.present(c), self.store.fare(c, queue)
+        until, why = self._held_now(c)
+        # the hold for a trial ends with it
+        before = (
+            Hold(now, now if self.trial or until is None else until, why, verdict.kind, fare.trips)
+            if fare.trips
+            else None
+        )
+        hold = held(before, verdict.kind, reason, now, AWAY, after=verdict.after, is_probe=self.trial)
+        if hold is not before:
+            self._hold(c, (hold.until - now).total_seconds(), reason)
+        if hold.tries > fare.trips:
+            self.store.away(c, queue, max(1, self.channel.breaker.failures))
+        return (hold.until - now).total_seconds(), hold.tries > fare.trips
 
     async def alone(self, reason: str) -> NoReturn:
         """It is refused where other posts of the channel get through. Ends the run."""
@@ -275,7 +291,9 @@ class Attempt:
         def write(c: Connection) -> float:
             now = self.db.present(c)
             named = (verdict.until - now).total_seconds() if verdict.until is not None else verdict.after
-            seconds = min(max(UNNAMED if named is None else named, ASIDE), LONGEST)
+            if not named:
+                return self._hold_again(c, verdict, reason)[0]
+            seconds = bounded(named, ASIDE)
             self._hold(c, seconds, reason)
             return seconds
 

@@ -92,22 +92,24 @@ def test_an_error_that_passes_is_tried_again_though_nobody_knows_its_code() -> N
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
-        ({}, 300),
+        ({}, None),
         ({"retry-after": "120"}, 120),
         ({"retry-after": "Mon, 01 Jun 2026 10:10:00 GMT"}, 600),
         ({"retry-after": "99999999999"}, LONGEST),
         ({"x-business-use-case-usage": '{"1":[{"type":"instagram","call_count":100,"estimated_time_to_regain_access":19}]}'}, 1140),
         ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":2}],"2":[{"estimated_time_to_regain_access":7}]}'}, 420),
         ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":19}]}', "retry-after": "5"}, 1140),
-        ({"x-app-usage": '{"call_count":100,"total_time":25,"total_cputime":25}'}, 300),
-        ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":0}]}'}, 300),
-        ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":-5}]}'}, 300),
+        ({"x-app-usage": '{"call_count":100,"total_time":25,"total_cputime":25}'}, None),
+        ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":0}]}'}, None),
+        ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":-5}]}'}, None),
         ({"x-business-use-case-usage": '{"1":[{"estimated_time_to_regain_access":1e300}]}'}, LONGEST),
-        ({"x-business-use-case-usage": "[]"}, 300), ({"x-business-use-case-usage": "{"}, 300),
+        ({"x-business-use-case-usage": "[]"}, None), ({"x-business-use-case-usage": "{"}, None),
     ],
 )  # fmt: skip
-def test_too_many_calls_are_waited_for_as_long_as_the_headers_say(headers: dict[str, str], seconds: float) -> None:
-    # B067: a date is honoured, an absurd value is capped
+def test_too_many_calls_are_waited_for_as_long_as_the_headers_say(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    # B067: a date is honoured, an absurd value is capped. Where they say nothing, the channel's waits grow
     verdict = classify(400, said(4), headers, NOW)
     assert (verdict.kind, verdict.after) == (H, seconds)
 
@@ -168,6 +170,5 @@ def test_no_answer_is_too_strange_to_be_classified(status: int, body: Any, given
     verdict = classify(status, body, given_headers, NOW, doing)
     assert (verdict.kind is Kind.SENT) == (200 <= status < 300 and isinstance(body, dict) and fault(body) is None)
     assert verdict.after is None or 0 <= verdict.after <= LONGEST
-    assert verdict.kind is not Kind.THROTTLED or verdict.after
     assert verdict.kind is not Kind.UNKNOWN or doing in ("send", "comment")
     assert verdict.kind is Kind.SENT or verdict.reason

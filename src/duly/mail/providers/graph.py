@@ -155,7 +155,7 @@ def classify_token(answer: Answered, now: datetime) -> Verdict:
     reason = " ".join([f"no token of Microsoft Graph: {answer.status}", error, *said])
     after = retry_after(answer, now)
     if answer.status == 429:
-        return Verdict(Kind.THROTTLED, reason, 1.0 if after is None else after, owner=Owner.ACCOUNT)
+        return Verdict(Kind.THROTTLED, reason, after, owner=Owner.ACCOUNT)
     passes = answer.status in (408, 425, 499) or answer.status >= 500 or error == "temporarily_unavailable"
     if passes or _PASSING.intersection(codes) or not error:
         return Verdict(Kind.AWAY, reason, after, owner=Owner.SERVER)  # without an error it was not Entra that answered
@@ -221,8 +221,6 @@ def classify(answer: Answered, now: datetime) -> Verdict:
     if found is None:
         found = (Owner.SERVER, Kind.UNKNOWN if status >= 500 else Kind.TRANSIENT)
     owner, kind = found
-    if kind is Kind.THROTTLED:
-        after = 1.0 if after is None else after
     if kind is Kind.QUOTA:
         after = after or QUOTA
     return Verdict(kind, said, after, owner=owner)

@@ -27,7 +27,7 @@ async def request(
 
 
 def retry_after(answer: Answered, now: datetime) -> float | None:
-    """Seconds that an answer wants to be waited; None when it does not say. Not bounded: ``plan.bounded`` does that."""
+    """Seconds that an answer wants to be waited; None when it does not say. Not bounded: ``kernel.retry_after.bounded`` does that."""
     return kernel_retry_after.retry_after(answer.headers.get("retry-after"), now)
 
 

@@ -144,8 +144,6 @@ def classify(answer: Answered, now: datetime) -> Verdict:
     if kind is Kind.QUOTA:
         reset = None if after else _reset(name, now)
         return Verdict(kind, said, after or None, reset, owner)
-    if kind is Kind.THROTTLED:
-        return Verdict(kind, said, 1.0 if after is None else after, owner=owner)
     meaning = meaning or (message if kind in (Kind.PERMANENT, Kind.AUTH) and owner is not Owner.ACCOUNT else "")
     return Verdict(kind, f"{said}: {meaning}" if meaning else said, after, owner=owner)
 

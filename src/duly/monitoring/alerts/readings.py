@@ -370,7 +370,8 @@ def definition_left(look: Look) -> Reading:
 
 
 def mail_held(look: Look) -> Reading:
-    """Queues from which no mail leaves: paused by mail, held until a quota's end, or in front of a provider that was away twice in a row."""
+    """Queues from which no mail leaves: paused by mail, held until a quota's end, or in front of a provider that was away, or had
+    too many messages for minutes, twice in a row."""
     found = {
         name: Sample(name, 1, detail=row.paused_reason or "")
         for name, row in look.paused.items()
@@ -380,8 +381,11 @@ def mail_held(look: Look) -> Reading:
         from duly.mail.tables import mail_holds
 
         c = mail_holds.c
-        # between two tries the hold of a provider that is away has just passed; without messages nothing tries
-        still = or_(and_(c.kind == "quota", c.until > look.now), and_(c.failures > 1, c.until > look.ago(MAIL_TRIES)))
+        # between two tries the hold of a provider that is away has just passed; without messages nothing tries. Short waits of one that has
+        # too many messages are its usual pace
+        no_pace = or_(c.kind != "throttled", c.holds_queue)
+        again = and_(c.failures > 1, no_pace, c.until > look.ago(MAIL_TRIES))
+        still = or_(and_(c.kind == "quota", c.until > look.now), again)
         for row in look.connection.execute(select(c.queue, c.provider, c.reason).where(still).limit(HOPS)):
             found.setdefault(row.queue, Sample(row.queue, 1, detail=f"{row.provider}: {row.reason}"))
     return Reading.of(list(found.values()))

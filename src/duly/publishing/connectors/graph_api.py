@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 
 from duly.kernel.clock import Clock
-from duly.kernel.retry_after import LONGEST, retry_after
+from duly.kernel.retry_after import LONGEST, bounded, retry_after
 from duly.kernel.verdict import Kind, Refusal, Verdict
 from duly.outbound import request
 from duly.publishing.connectors import shared
@@ -34,7 +34,7 @@ Doing = Literal["read", "write", "send", "comment"]
 
 _MINUTE, _HOUR = 60.0, 3600.0
 #: Waits where the answer names none: usage is counted over the last hour.
-_THROTTLED, _RESTRICTED, _NOT_READY = 5 * _MINUTE, _HOUR, 30.0
+_RESTRICTED, _NOT_READY = _HOUR, 30.0
 #: The window of the publishing limit rolls: places become free one by one, not all at its end.
 _LOOK_AGAIN = timedelta(hours=1)
 
@@ -52,14 +52,14 @@ _MEANINGS: dict[tuple[int, int | None], tuple[Kind, str, float | None]] = {
     (2, None): (Kind.TRANSIENT, "the service is not available", None),
     (3, None): (Kind.AUTH, "the app may not do this", None),
     (4, 2207051): (Kind.AWAY, "this activity is restricted for the account", _RESTRICTED),
-    (4, None): (Kind.THROTTLED, "the app has made too many calls", _THROTTLED),
+    (4, None): (Kind.THROTTLED, "the app has made too many calls", None),
     (9, 2207042): (Kind.QUOTA, "the publishing limit of the account is reached", None),
     (10, None): (Kind.AUTH, "permission is missing", None),
-    (17, None): (Kind.THROTTLED, "the account has made too many calls", _THROTTLED),
+    (17, None): (Kind.THROTTLED, "the account has made too many calls", None),
     (24, 2207006): (Kind.TRANSIENT, "the container was not found", None),
     (24, 2207008): (Kind.TRANSIENT, "the container was not found", None),
     (25, 2207050): (Kind.AUTH, "the account is restricted: somebody has to look at it in the app", None),
-    (32, None): (Kind.THROTTLED, "the page has had too many calls", _THROTTLED),
+    (32, None): (Kind.THROTTLED, "the page has had too many calls", None),
     (100, None): (Kind.PERMANENT, "a parameter is invalid", None),
     (102, None): (Kind.AUTH, "the session is over: a new token is needed", None),
     (190, 458): (Kind.AUTH, "the app was removed from the account: a new token is needed", None),
@@ -68,11 +68,11 @@ _MEANINGS: dict[tuple[int, int | None], tuple[Kind, str, float | None]] = {
     (190, 463): (Kind.AUTH, "the token has expired", None),
     (190, 467): (Kind.AUTH, "the token is invalid", None),
     (190, None): (Kind.AUTH, "the token is not accepted", None),
-    (341, None): (Kind.THROTTLED, "a limit of the app is reached", _THROTTLED),
+    (341, None): (Kind.THROTTLED, "a limit of the app is reached", None),
     (352, None): (Kind.PERMANENT, "the video's format is not taken", None),
     (368, None): (Kind.AWAY, "blocked for a while, because of the policies", _RESTRICTED),
     (506, None): (Kind.PERMANENT, "a duplicate: it has probably been published already", None),
-    (613, None): (Kind.THROTTLED, "a limit of calls is reached", _THROTTLED),
+    (613, None): (Kind.THROTTLED, "a limit of calls is reached", None),
     (9004, 2207052): (Kind.TRANSIENT, "the media could not be fetched", None),
     (9004, None): (Kind.TRANSIENT, "the media could not be fetched", None),
     (9007, None): (Kind.TRANSIENT, "the media is not ready", _NOT_READY),
@@ -151,7 +151,7 @@ def classify(status: int, body: object, headers: Mapping[str, str], now: datetim
     named = retry_after(headers.get("retry-after"), now)
     if verdict.kind is Kind.THROTTLED:
         waits = [w for w in (named, regain(headers)) if w is not None]
-        return replace(verdict, after=min(LONGEST, max(waits, default=0.0) or verdict.after or _THROTTLED))
+        return replace(verdict, after=bounded(max(waits, default=0.0)) or None)
     if verdict.kind is Kind.TRANSIENT and named is not None:
         return replace(verdict, after=min(LONGEST, max(named, verdict.after or 0.0)))
     return verdict
@@ -172,7 +172,7 @@ def _of_fault(said: Fault, now: datetime, doing: Doing) -> Verdict | None:
         kind, meaning, after = _MEANINGS[found]
         return Verdict(kind, meaning, after, now + _LOOK_AGAIN if kind is Kind.QUOTA else None)
     if code in _BUSINESS:
-        return Verdict(Kind.THROTTLED, "a limit of calls for the business is reached", _THROTTLED)
+        return Verdict(Kind.THROTTLED, "a limit of calls for the business is reached")
     if 200 <= code <= 299:
         return Verdict(Kind.AUTH, "permission is missing")
     if said.transient:
@@ -184,7 +184,7 @@ def _of_fault(said: Fault, now: datetime, doing: Doing) -> Verdict | None:
 def _of_status(status: int, doing: Doing, own: bool) -> Verdict:
     """What an answer means whose error nobody knows, or that holds none."""
     if status == 429:
-        return Verdict(Kind.THROTTLED, "too many calls", _THROTTLED)
+        return Verdict(Kind.THROTTLED, "too many calls")
     if status == 401:
         return Verdict(Kind.AUTH, "the token is not accepted")
     if status == 413:

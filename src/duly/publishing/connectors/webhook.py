@@ -18,7 +18,7 @@ from duly._version import __version__
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
 from duly.kernel.errors import InvalidArgument
-from duly.kernel.retry_after import LONGEST, retry_after
+from duly.kernel.retry_after import bounded, retry_after
 from duly.kernel.verdict import Kind, Refusal, Verdict, refusal
 from duly.outbound import request
 from duly.outbox.transports.webhook import signature, signing_secrets
@@ -166,9 +166,7 @@ def classify(
     ):
         row = Row((), "site", Kind.AWAY, Kind.AWAY, "a firewall before it answers with a page")
     after = retry_after(headers.get("retry-after"), now)
-    after = None if after is None else min(after, LONGEST)
-    if row.kind is Kind.THROTTLED and after is None:
-        after = 60.0
+    after = None if after is None else bounded(after)
     said = f"the endpoint answered {status}" + (f": {row.meaning}" if row.meaning else "")
     kind = row.kind if idempotent else row.once
     return Verdict(kind, said, None if kind in (Kind.PERMANENT, Kind.AUTH) else after, owner=row.owner)

@@ -22,7 +22,7 @@ import orjson
 
 from duly.clock import SystemClock
 from duly.kernel.clock import Clock
-from duly.kernel.retry_after import LONGEST, retry_after
+from duly.kernel.retry_after import bounded, retry_after
 from duly.kernel.verdict import FIREWALL, Kind, Refusal, Verdict, refusal
 from duly.outbound import Answered, request
 from duly.publishing.connectors import shared
@@ -296,7 +296,7 @@ def classify(
         return Verdict(Kind.SENT)
     said = f"WordPress answered {status} {code}".rstrip()
     after = retry_after(headers.get("retry-after"), now)
-    after = None if after is None else min(after, LONGEST)
+    after = None if after is None else bounded(after)
     if code.startswith(_CONFIGURATION):
         return Verdict(Kind.AUTH, said, owner="account")
     if "cf-mitigated" in headers and not own:
@@ -312,8 +312,6 @@ def classify(
         return Verdict(kind, said, after, owner=row.owner)
     message = body.get("message") if isinstance(body, Mapping) else None
     told = message[:200] if kind is Kind.PERMANENT and isinstance(message, str) and message else row.meaning
-    if row.kind is Kind.THROTTLED and after is None:
-        after = 60.0
     return Verdict(
         kind,
         f"{said}: {told}" if told else said,
