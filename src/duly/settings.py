@@ -229,6 +229,13 @@ class Settings:
     graph_client_secret: str = _setting("", "", "Its secret.", secret=True)
     graph_url: str = _setting("https://graph.microsoft.com/v1.0", "URL", "Where Microsoft Graph is.")
     graph_save: bool = _setting(True, "", "Microsoft Graph keeps a copy of each message in Sent Items.")
+    graph_message_size: int = _setting(
+        36_700_160,
+        "bytes",
+        "The largest message, as it travels in base64, that your Exchange takes through Microsoft Graph: 35 MiB unless an administrator has changed it.",
+        low=4_194_304,
+        high=157_286_400,
+    )
     graph_token_url: str = _setting(
         "https://login.microsoftonline.com", "URL", "Where tokens of Microsoft Graph are given out."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import ssl
@@ -33,6 +34,9 @@ class Asked:
     path: str
     headers: Mapping[str, str]
     body: Any
+    method: str = "POST"
+    #: Bytes of the body.
+    size: int = 0
 
 
 @dataclass
@@ -71,16 +75,63 @@ class Api:
 
 
 @dataclass
+class Draft:
+    """A draft with what was attached to it: (name, type, content)."""
+
+    message: Any
+    files: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+
+@dataclass
+class Upload:
+    """An upload session: for which draft, what, and what has come of it."""
+
+    draft: str
+    item: Mapping[str, Any]
+    content: bytes = b""
+
+
+def failed(status: int, code: str) -> Reply:
+    return status, {}, {"error": {"code": code, "message": code}}
+
+
+@dataclass
 class Graph(Api):
+    """Requests of up to 4 MiB; files between 3 and 150 MB through upload sessions, in pieces of up to 4 MB, in order.
+
+    https://learn.microsoft.com/graph/outlook-large-attachments, https://learn.microsoft.com/graph/api/message-send
+    """
+
     tokens: int = 0
     expires_in: int = 3600
     #: What a token request is answered with, instead of a token.
     refuses: Reply | None = None
     #: Tokens that are good; None: all.
     good: set[str] | None = None
+    #: May the application make drafts (Mail.ReadWrite)?
+    drafts_allowed: bool = True
+    #: The largest message that Exchange sends, in bytes of its files.
+    largest: int = 35 * 1024 * 1024
+    drafts: dict[str, Draft] = field(default_factory=dict)
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    #: How a request is answered whose method and path hold a text, each once: (text, reply). LOST: it is done, and nobody hears of it.
+    mishaps: list[tuple[str, Reply]] = field(default_factory=list)
+    #: Drafts that were sent.
+    gone: list[Draft] = field(default_factory=list)
 
     def sends(self, path: str) -> bool:
-        return path.endswith("/sendMail")
+        return path.endswith(("/sendMail", "/send"))
+
+    def reply(self, asked: Asked, sending: bool) -> Reply:
+        mishap = next((one for one in self.mishaps if one[0] in f"{asked.method} {asked.path}"), None)
+        if mishap is None:
+            return super().reply(asked, sending)
+        self.mishaps.remove(mishap)
+        if mishap[1] is LOST:
+            super().reply(asked, sending)
+        else:
+            self.asked.append(asked)
+        return mishap[1]
 
     def real(self, asked: Asked) -> Reply:
         if asked.path.endswith("/oauth2/v2.0/token"):
@@ -92,11 +143,87 @@ class Graph(Api):
                 {},
                 {"token_type": "Bearer", "expires_in": self.expires_in, "access_token": f"token-{self.tokens}"},
             )
+        if asked.path.startswith("/upload/"):
+            return self._piece(asked)
         token = asked.headers.get("authorization", "").removeprefix("Bearer ")
         if self.good is not None and token not in self.good:
             return 401, {}, {"error": {"code": "InvalidAuthenticationToken", "message": "Lifetime validation failed"}}
+        if asked.size > 4 * 1024 * 1024:
+            return 413, {}, None
+        if not asked.path.endswith("/sendMail"):
+            return self._draft(asked)
         self.taken.append(asked.body)
         return 202, {"request-id": f"request-{len(self.taken)}"}, None
+
+    def _draft(self, asked: Asked) -> Reply:
+        path, _, query = asked.path.partition("?")
+        _, _, rest = path.partition("/users/desk@example.org/")
+        parts = rest.split("/")
+        if not self.drafts_allowed and parts[-1] != "send":
+            return failed(403, "ErrorAccessDenied")
+        if asked.method == "GET" and rest == "mailFolders/drafts/messages":
+            wanted = parse_qs(query)["$filter"][0].removeprefix("internetMessageId eq '").removesuffix("'")
+            found = [n for n, draft in self.drafts.items() if draft.message["internetMessageId"] == wanted]
+            return 200, {}, {"value": [{"id": ident} for ident in found]}
+        if rest == "messages":
+            ident = f"AAMk{len(self.asked)}="
+            self.drafts[ident] = Draft(asked.body)
+            return 201, {}, {"id": ident, "isDraft": True}
+        draft = self.drafts.get(parts[1])
+        if draft is None:
+            return failed(404, "ErrorItemNotFound")
+        if asked.method == "DELETE":
+            del self.drafts[parts[1]]
+            return 204, {}, None
+        match parts[2:]:
+            case ["attachments"]:
+                content = base64.b64decode(asked.body["contentBytes"])
+                draft.files.append((asked.body["name"], asked.body["contentType"], content))
+                return 201, {}, {"id": "AAMkfile="}
+            case ["attachments", "createUploadSession"]:
+                item = asked.body["AttachmentItem"]
+                if item["size"] < 3_000_000:
+                    return failed(400, "ErrorAttachmentSizeShouldNotBeLessThanMinimumSize")
+                if item["size"] > 150 * 1024 * 1024:
+                    return failed(413, "ErrorAttachmentSizeLimitExceeded")
+                name = f"session-{len(self.uploads)}"
+                self.uploads[name] = Upload(parts[1], item)
+                url = f"{self.url}/upload/{name}?authtoken=eyJ"
+                return (
+                    201,
+                    {},
+                    {"uploadUrl": url, "nextExpectedRanges": ["0-"], "expirationDateTime": "2036-01-01T00:00:00Z"},
+                )
+            case ["send"]:
+                assert asked.headers["content-length"] == "0"
+                if sum(len(content) for _, _, content in draft.files) > self.largest:
+                    return failed(413, "ErrorMessageSizeExceeded")
+                self.gone.append(self.drafts.pop(parts[1]))
+                self.taken.append(draft.message)
+                return 202, {"request-id": f"request-{len(self.taken)}"}, None
+        return failed(400, "BadRequest")
+
+    def _piece(self, asked: Asked) -> Reply:
+        path, _, query = asked.path.partition("?")
+        upload = self.uploads.get(path.removeprefix("/upload/"))
+        if upload is None or query != "authtoken=eyJ" or "authorization" in asked.headers:
+            return failed(401, "InvalidAuthenticationToken")
+        span, total = asked.headers["content-range"].removeprefix("bytes ").split("/")
+        first, last = (int(n) for n in span.split("-"))
+        if int(total) != upload.item["size"] or last - first + 1 != len(asked.body):
+            return failed(400, "InvalidContentRange")
+        if first != len(upload.content):
+            return failed(416, "ErrorInvalidRange")
+        if len(asked.body) > 4_000_000:
+            return failed(413, "RequestTooLarge")
+        upload.content += asked.body
+        if last + 1 < int(total):
+            return 200, {}, {"nextExpectedRanges": [str(last + 1)]}
+        if upload.draft not in self.drafts:
+            return failed(404, "ErrorItemNotFound")
+        item = upload.item
+        self.drafts[upload.draft].files.append((item["name"], item["contentType"], upload.content))
+        return 201, {"Location": f"{self.url}/file"}, None
 
 
 @dataclass
@@ -138,8 +265,9 @@ def serving(api: A) -> Iterator[A]:
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length") or 0))
             kind = self.headers.get("content-type", "")
-            body = json.loads(raw) if "json" in kind else raw if "plain" in kind else parse_qs(raw.decode())
-            asked = Asked(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+            plain = "plain" in kind or "octet" in kind
+            body = json.loads(raw) if "json" in kind else raw if plain else parse_qs(raw.decode())
+            asked = Asked(self.path, {k.lower(): v for k, v in self.headers.items()}, body, self.command, len(raw))
             status, headers, said = api.reply(asked, api.sends(self.path))
             if not status:
                 self.close_connection = True
@@ -152,7 +280,7 @@ def serving(api: A) -> Iterator[A]:
             self.end_headers()
             self.wfile.write(answer)
 
-        do_GET = do_POST
+        do_GET = do_PUT = do_DELETE = do_POST
 
         def log_message(self, *args: Any) -> None: ...
 

@@ -218,7 +218,7 @@ BIG = {"mail_attachments": 10_000_000, "max_payload": 10_000_000}
 @ON_ONE
 def test_a_message_above_the_size_that_graph_takes_is_refused_before_it_is_sent(make: Make, graph: Graph, size: int) -> None:  # fmt: skip
     # C036: base64 and the text are counted
-    app = make(**settings(graph), **BIG)
+    app = make(**settings(graph), **BIG, graph_message_size=4_194_304)
     large: dict[str, Any] = {
         "to": "ada@example.org",
         "subject": "Hi",
@@ -285,3 +285,143 @@ def test_what_mime_would_make_too_large_goes_with_its_html_alone(make: Make, gra
 def test_no_copy_is_kept_in_sent_items_where_the_settings_say_so(make: Make, graph: Graph) -> None:
     run(make(**settings(graph), graph_save=False), html="<p>")
     assert (graph.taken[0]["saveToSentItems"], graph.taken[0]["message"]["body"]["contentType"]) == (False, "HTML")
+
+
+# ---------------------------------------------------------------------- larger than a request
+
+
+LARGE = {"mail_attachments": 40_000_000, "max_payload": 60_000_000}
+
+
+def of(**files: int) -> list[dict[str, str]]:
+    """Files of these sizes, none like another."""
+    return [
+        {"filename": f"{name}.pdf", "content": base64.b64encode((name.encode() * size)[:size]).decode()}
+        for name, size in files.items()
+    ]
+
+
+def sent_files(graph: Graph) -> list[dict[str, int]]:
+    for draft in graph.gone:
+        for name, _, content in draft.files:
+            stem = name.removesuffix(".pdf").encode()
+            assert content == (stem * len(content))[: len(content)]
+    return [{name: len(content) for name, _, content in draft.files} for draft in graph.gone]
+
+
+@ON_ONE
+def test_a_letter_that_is_too_large_for_one_request_goes_as_a_draft_with_uploads(make: Make, graph: Graph) -> None:
+    # issue 16, F3; PROVIDERS section 3
+    app = make(**settings(graph), **LARGE)
+    job = run(
+        app, to=["ada@example.org", "bob@example.org"], html="<p>", headers={"X-Shop": "7"},
+        attachments=of(first=9_000_001, small=1_000, third=3_276_800, fits=3_140_000),
+    )  # fmt: skip
+    assert (job.status, job.attempts, job.remote_id) == (Status.SUCCEEDED, 1, "request-1")
+    assert sent_files(graph) == [
+        {"first.pdf": 9_000_001, "small.pdf": 1_000, "third.pdf": 3_276_800, "fits.pdf": 3_140_000}
+    ]
+    message = graph.taken[0]
+    assert (message["body"]["contentType"], message["internetMessageId"]) == ("HTML", job.output["message_id"])
+    assert [h["name"] for h in message["internetMessageHeaders"]] == ["X-Shop", "x-duly-key"]
+    assert len(message["toRecipients"]) == 2 and "attachments" not in message
+    spans = [a.headers["content-range"] for a in graph.asked if a.method == "PUT"]
+    assert spans == [
+        "bytes 0-3276799/9000001", "bytes 3276800-6553599/9000001", "bytes 6553600-9000000/9000001", "bytes 0-3276799/3276800",
+    ]  # fmt: skip
+    assert graph.drafts == {}
+
+
+BROKEN: Any = (503, {"Content-Type": "text/html"}, "<html>")
+GONE: Any = (404, {}, {"error": {"code": "ErrorItemNotFound"}})
+STEPS = ["GET /v1.0", "/messages", "/createUploadSession", "PUT /upload", "/attachments"]
+
+
+@pytest.mark.parametrize(
+    ("step", "mishap"),
+    [*((step, mishap) for step in STEPS for mishap in (LOST, BROKEN, GONE)), ("PUT /upload", (401, {}, None))],
+    ids=str,
+)
+@ON_ONE
+def test_nothing_is_sent_before_the_end_so_each_step_is_repeated_and_no_draft_stays(
+    make: Make, graph: Graph, clock: ManualClock, step: str, mishap: Any
+) -> None:
+    app = make(**settings(graph), **LARGE)
+    graph.mishaps = [(step, mishap)] * 2
+    job = run(app, attachments=of(small=9, big=3_300_000))
+    assert (job.status, graph.taken, states(app, job.id)) == (Status.QUEUED, [], [])
+    for _ in range(3):
+        clock.advance(60)
+        drain(app)
+    assert (app.jobs.get(job.id).status, sent_files(graph)) == (
+        Status.SUCCEEDED,
+        [{"small.pdf": 9, "big.pdf": 3_300_000}],
+    )
+    assert graph.drafts == {}
+
+
+@ON_ONE
+def test_a_large_letter_whose_steps_fail_holds_up_no_other(make: Make, graph: Graph) -> None:
+    app = make(**settings(graph), **LARGE)
+    graph.mishaps = [("PUT /upload", LOST)] * 9
+    large = run(app, attachments=of(big=3_300_000))
+    assert (large.status, large.attempts) == (Status.QUEUED, 1)
+    assert run(app).status is Status.SUCCEEDED
+
+
+@ON_ONE
+def test_the_lost_answer_of_a_draft_that_was_sent_is_an_outcome_that_nobody_knows(make: Make, graph: Graph) -> None:
+    # T003-h: as for sendMail
+    app = make(**settings(graph), **LARGE)
+    graph.answers = [LOST]
+    job = run(app, attachments=of(big=3_300_000))
+    assert (job.status, states(app, job.id), len(graph.taken)) == (Status.FAILED, ["unknown"], 1)
+    app.jobs.replay(job.id)
+    drain(app)
+    assert len(graph.taken) == 1
+
+
+@ON_ONE
+def test_a_draft_that_is_refused_when_it_is_sent_is_removed(make: Make, graph: Graph, clock: ManualClock) -> None:
+    app = make(**settings(graph), **LARGE)
+    graph.largest = 3_000_000  # an administrator has set a lower limit
+    job = run(app, attachments=of(big=3_300_000))
+    assert (job.status, graph.drafts, graph.taken) == (Status.FAILED, {}, [])
+    assert message_of(job) == "Microsoft Graph answered 413 ErrorMessageSizeExceeded"
+    graph.largest = 35_000_000
+    graph.answers = [(429, {"Retry-After": "20"}, {"error": {"code": "ApplicationThrottled"}})]
+    job = run(app, attachments=of(big=3_300_000))
+    assert (job.attempts, graph.drafts, states(app, job.id)) == (0, {}, [])
+    clock.advance(20)
+    drain(app)
+    assert len(sent_files(graph)) == 1
+
+
+@ON_ONE
+def test_an_application_that_may_make_no_drafts_is_told_so_and_small_letters_go_out(
+    make: Make, graph: Graph, clock: ManualClock
+) -> None:
+    app = make(**settings(graph), **LARGE)
+    graph.drafts_allowed = False
+    job = run(app, attachments=of(big=3_300_000))
+    assert (job.status, app.queues.get("mail").paused_at) == (Status.QUEUED, None)
+    assert "needs the permission Mail.ReadWrite besides Mail.Send" in message_of(job)
+    assert run(app).status is Status.SUCCEEDED
+    graph.drafts_allowed = True
+    clock.advance(60)
+    drain(app)
+    assert app.jobs.get(job.id).status is Status.SUCCEEDED
+
+
+@ON_ONE
+def test_a_letter_beyond_what_exchange_takes_or_may_keep_no_copy_is_refused_before_it_is_sent(
+    make: Make, graph: Graph
+) -> None:
+    app = make(**settings(graph), **LARGE)
+    with pytest.raises(InvalidArgument, match=r"takes 36,700,160.*DULY_GRAPH_MESSAGE_SIZE"):
+        put(app, attachments=of(big=27_600_000))
+    assert put(app, attachments=of(big=27_400_000))
+    no_copy = make(**settings(graph), **LARGE, graph_save=False)
+    with pytest.raises(InvalidArgument, match="graph_save is off"):
+        put(no_copy, attachments=of(big=3_300_000))
+    assert graph.asked == []

@@ -3,6 +3,8 @@
 https://learn.microsoft.com/graph/api/user-sendmail, https://learn.microsoft.com/entra/identity-platform/v2-oauth2-client-creds-grant-flow.
 202 means accepted. There is no idempotency key: an answer that does not come is an unknown outcome.
 
+A message that is too large for one request goes as a draft with uploads (``graph_draft.py``).
+
 JSON carries one body, so a message with ``text`` and ``html`` goes as MIME. MIME travels in base64 once more, and Graph always keeps a copy
 of it in Sent Items: where it would be too large, or ``graph_save`` is off, such a message goes as JSON with its HTML, from which Exchange makes
 a text of its own.
@@ -15,7 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -26,6 +29,7 @@ from duly.kernel.verdict import Kind, Verdict
 from duly.mail.address import Mailbox
 from duly.mail.message import Letter, Message, sample
 from duly.mail.mime import compose, needs_utf8
+from duly.mail.providers.graph_draft import Drafts, attached
 from duly.mail.providers.http import Answered, checked_url, request, retry_after, too_large
 from duly.mail.verdict import Owner, Receipt, Undelivered, undelivered
 from duly.settings import Settings
@@ -33,7 +37,7 @@ from duly.settings import Settings
 #: A token is fetched anew so many seconds before it expires, or after half of its life if that is shorter.
 MARGIN = 300.0
 SCOPE = "https://graph.microsoft.com/.default"
-#: The largest request, in bytes (413 beyond).
+#: The largest request, in bytes (413 beyond); a larger message needs a draft.
 LARGEST = 4 * 1024 * 1024
 #: The wait where a limit is reached and no Retry-After is given, in seconds.
 QUOTA = 3600.0
@@ -49,28 +53,28 @@ class GraphProvider:
         self._tenant, self._id = settings.graph_tenant, settings.graph_client_id
         self._secret, self._timeout, self._clock = settings.graph_client_secret, settings.mail_timeout, clock
         self._url = checked_url(settings.graph_url, "graph_url")
-        self._save = settings.graph_save
+        self._save, self._most = settings.graph_save, settings.graph_message_size
         self._token_url = checked_url(settings.graph_token_url, "graph_token_url")
         #: The token, and the monotonic instant until which it is used.
         self._token, self._until = "", 0.0
 
     async def send(self, message: Message, key: str) -> Receipt:
-        kind, content = self._body(message, key)
-        if len(content) > LARGEST:
-            raise undelivered(
-                Kind.PERMANENT, f"attachments: {too_large('Microsoft Graph', len(content), LARGEST)}", owner=Owner.MESSAGE
-            )  # fmt: skip
-        token = await self._fresh()
+        fields, size = payload(message, key), measured(message, key)
+        problem = self._refusal(size)
+        if problem:
+            raise undelivered(Kind.PERMANENT, f"attachments: {problem}", owner=Owner.MESSAGE)
+        sender, files = message.letter.sender.address, message.letter.attachments
+        drafts = Drafts(partial(self._ask, sender), self._judged, LARGEST, self._timeout)
+        draft = await drafts.make(fields, files) if size.whole > LARGEST else ""
+        kind, content = ("", b"") if draft else self._body(message, key)
+        await self._fresh()
         await message.ahead(message.pending)
-        answer = await self._post(message, kind, content, token)
-        if answer.status == 401:  # refused, so nothing was sent: once more with a new token
-            self._forget(token)
-            token = await self._fresh()
-            answer = await self._post(message, kind, content, token)
-        verdict = classify(answer, self._clock.now())
+        path = f"messages/{draft}/send" if draft else "sendMail"
+        answer = await self._ask(sender, path, content, kind=kind, sends=True)
+        verdict = self._judged(answer)
         if verdict.kind is not Kind.SENT:
-            if verdict.kind is Kind.AUTH:
-                self._forget(token)
+            if draft and verdict.kind is not Kind.UNKNOWN:
+                await drafts.remove(draft)
             raise Undelivered(verdict)
         return Receipt(remote_id=answer.headers.get("request-id"))
 
@@ -81,23 +85,55 @@ class GraphProvider:
             content = mime(message, key)
             if len(content) <= LARGEST:
                 return "text/plain", content
-        return "application/json", orjson.dumps(payload(message, key, self._save))
+        fields = payload(message, key)
+        if letter.attachments:
+            fields["attachments"] = [attached(file) for file in letter.attachments]
+        return "application/json", orjson.dumps(
+            {"message": fields} | ({} if self._save else {"saveToSentItems": False})
+        )
 
     def check_size(self, letter: Letter) -> None:
         """Refuse a letter that is too large. Raises InvalidArgument."""
-        size = len(orjson.dumps(payload(sample(letter), "x" * 60, self._save)))
-        if size > LARGEST:
-            raise InvalidArgument("attachments", too_large("Microsoft Graph", size, LARGEST))
+        problem = self._refusal(measured(sample(letter), "x" * 60))
+        if problem:
+            raise InvalidArgument("attachments", problem)
+
+    def _refusal(self, size: Size) -> str:
+        """Why a message of this size is not taken; empty where it is."""
+        if size.whole <= LARGEST:
+            return ""
+        if size.without > LARGEST:
+            return too_large("Microsoft Graph", size.without, LARGEST)
+        if size.whole > self._most:
+            more = "Where your Exchange takes larger messages, raise graph_message_size (DULY_GRAPH_MESSAGE_SIZE)."
+            return f"{too_large('Microsoft Graph', size.whole, self._most)} {more}"
+        if not self._save:
+            more = "takes larger ones as drafts only, of which it always keeps a copy in Sent Items, and graph_save is off."
+            return f"{too_large('Microsoft Graph', size.whole, LARGEST)} It {more}"
+        return ""
 
     async def check(self) -> str:
         self._forget(self._token)
         await self._fresh()
         return "a token was given out"
 
-    async def _post(self, message: Message, kind: str, content: bytes, token: str) -> Answered:
-        url = f"{self._url}/users/{quote(message.letter.sender.address, safe='@')}/sendMail"
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
-        return await request("POST", url, timeout=self._timeout, headers=headers, content=content, sends=True)
+    async def _ask(
+        self, sender: str, path: str, content: bytes = b"", *, method: str = "POST", kind: str = "application/json", sends: bool = False
+    ) -> Answered:  # fmt: skip
+        """A request about the mailbox of the sender; one whose token is refused (nothing was done) once more with a new one."""
+        url = f"{self._url}/users/{quote(sender, safe='@')}/{path}"
+        for _ in range(2):
+            token = await self._fresh()
+            headers = {"Authorization": f"Bearer {token}", **({"Content-Type": kind} if content else {})}
+            body = content if method == "POST" else None
+            answer = await request(method, url, timeout=self._timeout, headers=headers, content=body, sends=sends)
+            if answer.status != 401:
+                break
+            self._forget(token)
+        return answer
+
+    def _judged(self, answer: Answered) -> Verdict:
+        return classify(answer, self._clock.now())
 
     # ------------------------------------------------------------------ the token
 
@@ -238,8 +274,8 @@ def mime(message: Message, key: str) -> bytes:
     return base64.b64encode(composed.as_bytes())
 
 
-def payload(message: Message, key: str, save: bool = True) -> dict[str, Any]:
-    """The body of sendMail in JSON, to those who are to get it now. Raises Undelivered for headers that Graph does not carry."""
+def payload(message: Message, key: str) -> dict[str, Any]:
+    """A message in JSON without its attachments, to those who are to get it now. Raises Undelivered for headers that Graph does not carry."""
     letter = message.to_pending()
     for name, _ in letter.headers:
         if not name.lower().startswith("x-"):
@@ -262,15 +298,24 @@ def payload(message: Message, key: str, save: bool = True) -> dict[str, Any]:
             out[name] = _recipients(mailboxes)
     if letter.sender.name:
         out["from"] = _recipients([letter.sender])[0]
-    if letter.attachments:
-        out["attachments"] = [
-            {
-                "@odata.type": "#microsoft.graph.fileAttachment", "name": a.filename, "contentType": a.content_type,
-                "contentBytes": base64.b64encode(a.content).decode(),
-            }
-            for a in letter.attachments
-        ]  # fmt: skip
-    return {"message": out} if save else {"message": out, "saveToSentItems": False}
+    return out
+
+
+class Size(NamedTuple):
+    """Bytes of a message in JSON, with its attachments and without."""
+
+    whole: int
+    without: int
+
+
+def measured(message: Message, key: str) -> Size:
+    """How large a message is. No file is encoded for that: base64 makes 4 bytes of 3."""
+    without = len(orjson.dumps({"message": payload(message, key), "saveToSentItems": False}))
+    files = message.letter.attachments
+    empty = (len(orjson.dumps(attached(replace(file, content=b"")))) + 1 for file in files)
+    return Size(
+        without + sum(empty) + sum(-(-len(file.content) // 3) * 4 for file in files) + 20 * bool(files), without
+    )
 
 
 def _recipients(mailboxes: Sequence[Mailbox]) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
         ),
         Rule(
             "mail_held", "mail", "queue", "count", 0.0, 0.0, CRITICAL,
-            "No mail leaves from queue {subject}: its provider is away, refuses the credentials, or a quota is used up.",
+            "No mail leaves from queue {subject}: its provider is away, has too many messages, refuses the credentials, or a quota is used up.",
             "duly queues list shows the reason; fix it, then duly queues resume NAME, or duly queues release NAME to try at once.",
             calm=0,
         ),
