@@ -67,12 +67,14 @@ class GraphProvider:
         drafts = Drafts(partial(self._ask, sender), self._judged, LARGEST, self._timeout)
         draft = await drafts.make(fields, files) if size.whole > LARGEST else ""
         kind, content = ("", b"") if draft else self._body(message, key)
-        await self._fresh()
+        token = await self._fresh()
         await message.ahead(message.pending)
         path = f"messages/{draft}/send" if draft else "sendMail"
-        answer = await self._ask(sender, path, content, kind=kind, sends=True)
+        answer = await self._ask(sender, path, content, kind=kind, sends=True, token=token)
         verdict = self._judged(answer)
         if verdict.kind is not Kind.SENT:
+            if verdict.kind is Kind.AUTH:
+                self._forget(self._token)
             if draft and verdict.kind is not Kind.UNKNOWN:
                 await drafts.remove(draft)
             raise Undelivered(verdict)
@@ -118,18 +120,20 @@ class GraphProvider:
         return "a token was given out"
 
     async def _ask(
-        self, sender: str, path: str, content: bytes = b"", *, method: str = "POST", kind: str = "application/json", sends: bool = False
+        self, sender: str, path: str, content: bytes = b"", *, method: str = "POST", kind: str = "application/json", sends: bool = False,
+        token: str = "",
     ) -> Answered:  # fmt: skip
         """A request about the mailbox of the sender; one whose token is refused (nothing was done) once more with a new one."""
         url = f"{self._url}/users/{quote(sender, safe='@')}/{path}"
-        for _ in range(2):
-            token = await self._fresh()
+        body = content if method == "POST" else None
+        for again in (True, False):
+            token = token or await self._fresh()
             headers = {"Authorization": f"Bearer {token}", **({"Content-Type": kind} if content else {})}
-            body = content if method == "POST" else None
             answer = await request(method, url, timeout=self._timeout, headers=headers, content=body, sends=sends)
-            if answer.status != 401:
+            if answer.status != 401 or not again:
                 break
             self._forget(token)
+            token = ""
         return answer
 
     def _judged(self, answer: Answered) -> Verdict:
