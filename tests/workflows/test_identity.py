@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 from duly import Duly
 from duly.testing import ManualClock, drain
-from duly.workflows import WorkflowContext
+from duly.workflows import WorkflowContext, identity
 from duly.workflows.advance import Memory
 from duly.workflows.identity import different, fingerprint, of_call
 
@@ -253,3 +253,31 @@ def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
         for seed in ("1", "2", "3")
     }  # fmt: skip
     assert len(said) == 1
+
+
+class Name(str):
+    """A text that says something else of itself."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, True, 1.0, 0.0, -0.0, "1", None, Name("1"), [1], (1,), [True], [1.0], {"a": 1}, {"a": True}, {"a": 1.0}, {1: "a"}, {"b": 1, "a": 2},
+     {"a": 2, "b": 1}, {"a": "b"}, ["a", "b"], math.nan, [math.nan], "x" * 300, ["x" * 300], list(range(30)), {"a": [1]}],
+)  # fmt: skip
+def test_a_fingerprint_that_is_remembered_is_the_one_that_is_made_afresh(value: Any) -> None:  # G3
+    for one in (1, True, 1.0, [1], (1,), {"a": 1}, {"a": True}, "1", ["a", "b"]):
+        fingerprint(one)
+    assert fingerprint(value) == fingerprint(value) == identity._digest(value)
+
+
+def test_what_is_remembered_of_arguments_is_bounded_and_knows_a_changed_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # G3
+    monkeypatch.setattr(identity, "_seen", {})
+    monkeypatch.setattr(identity, "MOST_SEEN", 10)
+    basket = {"apple": 1}
+    before = fingerprint(basket)
+    basket["apple"] = 2
+    assert fingerprint(basket) != before
+    assert len({fingerprint(n) for n in range(100)}) == 100
+    assert len(identity._seen) <= 10

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from duly import Duly, PermanentError
 from duly.testing import ManualClock, drain
 from duly.workflows import StepFailed, WorkflowContext
+from duly.workflows.store import WorkflowStore
 
 
 def state(app: Duly, run: int) -> tuple[str, Any]:
@@ -144,13 +145,68 @@ def test_the_input_is_fresh_where_news_has_the_code_run_again_in_the_same_turn(a
     async def w(ctx: WorkflowContext, names: list[str]) -> None:
         seen.append(list(names))
         names.append("x")
-        if len(seen) == 1:  # news, so that the run is not put down but looked at again
-            app.workflows.signal(ctx.run_id, "other")
-        await ctx.wait_event("go")
+        try:
+            await ctx.wait_event("go")
+        finally:
+            if len(seen) == 1:  # news, so that the run is not put down but looked at again
+                app.workflows.signal(ctx.run_id, "other")
 
     w.start(["a"])
     drain(app)
     assert seen == [["a"], ["a"]]
+
+
+def test_a_turn_of_a_long_run_reads_no_record_twice_and_runs_the_code_once(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:  # G3
+    read, turns = [], []
+    real = WorkflowStore.history
+
+    def history(self: WorkflowStore, connection: Any, ident: int) -> Any:
+        read.append(ident)
+        return real(self, connection, ident)
+
+    monkeypatch.setattr(WorkflowStore, "history", history)
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> list[Any]:
+        turns.append(ctx.recorded)
+        got = []
+        for i in range(4):
+            await ctx.step("note", lambda: None)
+            if len(turns) == 1 + i:  # signals that come while the run goes on
+                await asyncio.to_thread(app.workflows.signal, ctx.run_id, "other", i)
+            got.append(await ctx.wait_event("go"))
+        return [*got, *[await ctx.wait_event("other") for _ in range(4)]]
+
+    run = w.start().job.id
+    drain(app)
+    for i in range(4):
+        app.workflows.signal(run, "go", i)
+        drain(app)
+    assert app.workflows.get(run).output == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert turns == [0, 2, 4, 6, 8]
+    assert read == [run]
+
+
+def test_a_signal_between_the_look_and_the_putting_down_is_not_slept_through_and_reads_nothing_again(
+    app: Duly, monkeypatch: pytest.MonkeyPatch
+) -> None:  # G3
+    read = []
+    real = WorkflowStore.history
+    monkeypatch.setattr(WorkflowStore, "history", lambda *a: read.append(1) or real(*a))
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> Any:
+        try:
+            return await ctx.wait_event("go")
+        finally:
+            if not ctx._answered:
+                await asyncio.to_thread(app.workflows.signal, ctx.run_id, "go", "late")
+
+    run = w.start().job.id
+    drain(app)
+    assert (app.workflows.get(run).output, read) == ("late", [1])
 
 
 def test_what_undoes_a_step_is_given_the_answer_as_it_is_on_record(app: Duly) -> None:

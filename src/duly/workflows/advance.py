@@ -149,7 +149,8 @@ class Advance:
         self.history: dict[int, Step] = {}
         #: When the turn began, by the clock that statements compare with.
         self.now: datetime
-        self._news = 0
+        #: How many signals the run was sent, as far as it has looked; and as of the last transaction here.
+        self._news, self._sent = 0, 0
         self._risen, self._mark = False, ""
         self._failing = False
         #: Is the run being undone, and has an operator called it off since this turn began?
@@ -164,14 +165,14 @@ class Advance:
 
         Raises Settled where it was put down, LeaseLost, WorkflowFailed, or what is to be tried again.
         """
+        kept = await self._load(kept)
         while True:
-            kept = await self._load(kept)
             try:
                 return await self._turn(kept, code, arguments())
             except Interrupted as interrupted:
                 raise interrupted.cause from None
             except CalledOff:
-                continue  # what it has done is undone now
+                pass  # what it has done is undone now
             except Renewed as renewed:
                 raise Settled(await self._write(partial(self._renew, kept=kept, renewed=renewed))) from None
             except Suspended as suspended:
@@ -179,6 +180,7 @@ class Advance:
                 if settlement is not None:
                     self.memory.keep(kept.id, self._mark, self.history)
                     raise Settled(settlement) from None
+            kept = await self._write(partial(self._look_again, kept=kept))
 
     async def _turn(self, kept: Kept, code: Callable[..., Any], arguments: Arguments) -> Any:
         assert kept.version is not None
@@ -264,6 +266,13 @@ class Advance:
         self._news, self._risen, self._since = fresh.news, fresh.rested is None, fresh.updated_at
         return fresh
 
+    def _look_again(self, connection: Connection, kept: Kept) -> Kept:
+        """The run's row as it is now, while this worker holds it: so nobody else has written to its history, which is not read again."""
+        fresh = self.store.run(connection, kept.id)
+        assert fresh is not None
+        self.now, self._news = self.db.present(connection), fresh.news
+        return fresh
+
     async def _write(self, act: Callable[[Connection], Any]) -> Any:
         """Do something in a transaction that only commits while this worker holds the run. Raises LeaseLost."""
 
@@ -277,7 +286,8 @@ class Advance:
 
     def _hold(self, connection: Connection) -> None:
         """In a transaction that writes: hold the run, or raise LeaseLost."""
-        called_off = self.store.fence(connection, self.job.claimed)
+        called_off, news = self.store.fence(connection, self.job.claimed)
+        self._sent = news
         if called_off and not self._undoing:
             self._called_off = True
         if not self._risen:
@@ -423,7 +433,8 @@ class Advance:
         """Put on record what is new, and what has come of what is waited for, in one transaction."""
         jobs = [(w, w.job()) for w in wanted if w.job is not None and w.position not in self.history]
 
-        def act(connection: Connection) -> tuple[list[Step], list[Step]]:
+        def act(connection: Connection) -> tuple[list[Step], list[Step], int]:
+            sent = self._sent
             now = self.db.present(connection)
             made = self.engine.maker.make_in(connection, [job for _, job in jobs]) if jobs else []
             children = {w.position: enqueued.job.id for (w, _), enqueued in zip(jobs, made, strict=True)}
@@ -441,9 +452,10 @@ class Advance:
             known = [step for step in ended if step.position in self.history]
             if new or known:
                 self.store.write(connection, [*new, *known], self.history)
-            return new, known
+            return new, known, sent
 
-        new, known = await self._write(act)
+        # signals that came before were looked for here, by all that waits for one
+        new, known, self._news = await self._write(act)
         self.history.update({step.position: step for step in [*new, *known]})
         if jobs:
             self.db.bells.ring()

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from duly.jobs.enqueue import NewJob
@@ -92,9 +93,9 @@ class Suspended(BaseException):
 PLAIN = Attempts()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Wanted:
-    """Something that a workflow asks for."""
+    """Something that a workflow asks for. One is made for each thing on record each time that a run goes on; nobody changes it."""
 
     position: int
     kind: Kind
@@ -151,7 +152,7 @@ class WorkflowContext:
         self._asked, self.recorded = 0, max((p for p in history if p > 0), default=0)
         #: The last position that was on record when the turn began.
         self._known = self.recorded
-        self._options = _StepOptions()
+        self._options = _NONE
         #: Why this turn is over. From then on nothing is done any more, whatever the code does on its way out.
         self._over: BaseException | None = None
         #: What was being done then.
@@ -162,6 +163,7 @@ class WorkflowContext:
         self._raised: list[BaseException] = []
         #: Completed steps that can be undone, in their order.
         self._undo: list[ToUndo] = []
+        self._undoable: set[int] = set()
         #: What was asked for and not awaited yet, in that order; and the task that may await it.
         self._open: dict[Note, None] = {}
         self._task = asyncio.current_task()
@@ -185,14 +187,15 @@ class WorkflowContext:
         tried again after a while (``using``), then raised here as StepFailed; PermanentError at once.
         """
         o = self._take_options()
-        check_name(name, "name")
+        _check_name(name)
         if not callable(fn):
             raise InvalidArgument("fn", f"is of type {type(fn).__name__}; it must be a function.")
         if o.name is not None:
             raise InvalidArgument("name", "is given twice.", "A step has its name in its call.")
+        frame = asking(__file__)
         return self._want(
-            Kind.STEP, name, fn=lambda **more: fn(*args, **kwargs, **more), of=fn, attempts=o.tries(), timeout=o.timeout,
-            compensate=o.compensate, arguments=of_call(fn, args, kwargs, asking(__file__).f_code.co_cellvars),
+            Kind.STEP, name, frame, fn=lambda **more: fn(*args, **kwargs, **more), of=fn, attempts=o.tries(), timeout=o.timeout,
+            compensate=o.compensate, arguments=of_call(fn, args, kwargs, frame.f_code.co_cellvars),
         )  # fmt: skip
 
     def using(
@@ -272,7 +275,7 @@ class WorkflowContext:
         if (span is None) is (until is None):
             raise InvalidArgument("span", "and until: exactly one is to be given.")
         return self._want(
-            Kind.SLEEP, check_name(name, "name"), **_times(_span(span, "span"), _instant(until)),
+            Kind.SLEEP, _check_name(name), **_times(_span(span, "span"), _instant(until)),
         )  # fmt: skip
 
     def wait_event(
@@ -291,7 +294,7 @@ class WorkflowContext:
         if timeout is not None and until is not None:
             raise InvalidArgument("timeout", "and until are both given.", "Give one.")
         times = _times(_span(timeout, "timeout"), _instant(until), default)
-        return self._want(Kind.EVENT, check_name(name, "name"), **times)
+        return self._want(Kind.EVENT, _check_name(name), **times)
 
     def approve(
         self,
@@ -306,7 +309,7 @@ class WorkflowContext:
         if timeout is not None and until is not None:
             raise InvalidArgument("timeout", "and until are both given.", "Give one.")
         times = _times(_span(timeout, "timeout"), _instant(until), default)
-        return self._want(Kind.APPROVAL, check_name(name, "name"), **times)
+        return self._want(Kind.APPROVAL, _check_name(name), **times)
 
     def now(self) -> Pending[datetime]:
         """The present instant (aware, UTC), the same each time the code is run."""
@@ -423,11 +426,11 @@ class WorkflowContext:
             p for p in self._last if p in self._history and self._history[p].status in (Status.FAILED, Status.TIMED_OUT)
         ]
 
-    def _want(self, kind: Kind, name: str, **more: Any) -> Pending[Any]:
+    def _want(self, kind: Kind, name: str, frame: FrameType | None = None, /, **more: Any) -> Pending[Any]:
         self._refuse_within()
         self._asked += 1
         wanted = Wanted(self._asked, kind, name, **more)
-        note = self._noted(verb_of(kind), name, wanted.position)
+        note = self._noted(verb_of(kind), name, wanted.position, frame)
 
         def act() -> Generator[Any, Any, Any]:
             self._begin_to_await(note)
@@ -439,8 +442,8 @@ class WorkflowContext:
 
         return cast("Pending[Any]", Operation(self, note, (wanted,), act))
 
-    def _noted(self, verb: str, name: str | None, position: float) -> Note:
-        frame = asking(__file__)
+    def _noted(self, verb: str, name: str | None, position: float, frame: FrameType | None = None) -> Note:
+        frame = frame or asking(__file__)
         note = Note(verb, name, position, frame.f_code.co_filename, frame.f_lineno)
         self._open[note] = None
         return note
@@ -450,9 +453,10 @@ class WorkflowContext:
         self._refuse_within()
         if asyncio.current_task() is not self._task:
             raise in_another_task(own[0])
-        last = max(note.position for note in own)
-        if left := [n for n in self._open if n not in own and (n.dropped or n.position < last)]:
-            raise forgotten(left)
+        if len(self._open) > len(own) or any(note not in self._open for note in own):
+            last = max(note.position for note in own)
+            if left := [n for n in self._open if n not in own and (n.dropped or n.position < last)]:
+                raise forgotten(left)
         for note in own:
             self._open.pop(note, None)
 
@@ -475,11 +479,11 @@ class WorkflowContext:
             )
 
     def _take_no_options(self, what: str) -> None:
-        if self._take_options() != _StepOptions():
+        if self._take_options() != _NONE:
             raise InvalidArgument("using", f"is given for {what}.", "Its options are those of a step or a child.")
 
     def _take_options(self) -> _StepOptions:
-        o, self._options = self._options, _StepOptions()
+        o, self._options = self._options, _NONE
         return o
 
     async def _resolve(self, wanted: Sequence[Wanted]) -> list[Step]:
@@ -508,8 +512,8 @@ class WorkflowContext:
 
     def _note_undo(self, wanted: Wanted, record: Step) -> None:
         """Note what undoes a step: it was done, whatever the code makes of the answer, and also where the answer is lost."""
-        known = any(one.record.position == record.position for one in self._undo)
-        if wanted.compensate is not None and record.has_effect and not known:
+        if wanted.compensate is not None and record.has_effect and record.position not in self._undoable:
+            self._undoable.add(record.position)
             self._undo.append(ToUndo(record, wanted.compensate, wanted.of))
 
     def _begin_to_answer(self, wanted: Sequence[Wanted]) -> None:
@@ -562,6 +566,21 @@ class _StepOptions:
         if self.attempts is None and self.backoff is None:
             return PLAIN
         return Attempts(self.attempts or PLAIN.most, self.backoff or PLAIN.backoff)
+
+
+_NONE = _StepOptions()
+#: Names that were checked, as a run goes through its own again each time that it goes on.
+_names: set[str] = set()
+
+
+def _check_name(name: str) -> str:
+    if type(name) is str and name in _names:
+        return name
+    check_name(name, "name")
+    if len(_names) >= 10_000:
+        _names.clear()
+    _names.add(name)
+    return name
 
 
 def _span(value: Duration | None, field: str) -> timedelta | None:

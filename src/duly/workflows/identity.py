@@ -41,6 +41,13 @@ DEEPEST = 20
 _CONSTANT = (str, bytes, int, float, bool, type(None), Decimal, UUID, datetime, date, time, timedelta)
 
 
+#: Types of values that have one fingerprint as long as type and value are the same.
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+#: What is remembered of them in this process, and for at most so many: a run that goes on asks for the same things again from its start.
+_seen: dict[Any, str] = {}
+MOST_SEEN, LONGEST_SEEN, WIDEST_SEEN = 20_000, 200, 20
+
+
 def of_values(values: Mapping[str, Any]) -> Fingerprints:
     """The fingerprints of named values."""
     return [[name, fingerprint(value)] for name, value in values.items()]
@@ -57,11 +64,16 @@ def of_call(
         args, fn = (fn.__self__, *args), fn.__func__
     code = getattr(fn, "__code__", None)
     names = code.co_varnames[skip : code.co_argcount] if isinstance(code, CodeType) else ()
-    values = {names[i] if i < len(names) else f"argument {i + 1}": value for i, value in enumerate(args)}
-    given = {**values, **kwargs}
-    order = {name: i for i, name in enumerate(names)}
-    found = of_values({name: given[name] for name in sorted(given, key=lambda n: (order.get(n, len(order)), n))})
-    if isinstance(fn, FunctionType):
+    given: Mapping[str, Any]
+    if not kwargs and len(args) <= len(names):  # in order as they are
+        given = dict(zip(names, args, strict=False))
+    else:
+        values = {names[i] if i < len(names) else f"argument {i + 1}": value for i, value in enumerate(args)}
+        values.update(kwargs)
+        order = {name: i for i, name in enumerate(names)}
+        given = {name: values[name] for name in sorted(values, key=lambda n: (order.get(n, len(order)), n))}
+    found = of_values(given)
+    if isinstance(fn, FunctionType) and (fn.__closure__ or fn.__name__ == "<lambda>"):
         found += of_values(_carried(fn, locals_, given))
     return found
 
@@ -96,7 +108,40 @@ def _stored(code: CodeType) -> frozenset[str]:
 
 def fingerprint(value: Any) -> str:
     """Sixteen hexadecimal digits; the same for equal values."""
-    return _digest(value)
+    same = _likeness(value)
+    if same is None:
+        return _digest(value)
+    found = _seen.get(same)
+    if found is None:
+        found = _digest(value)
+        if len(_seen) >= MOST_SEEN:
+            _seen.clear()
+        _seen[same] = found
+    return found
+
+
+def _likeness(value: Any) -> Any:
+    """What two values have in common only where they are alike in type and value, all the way down. None for any that are not that plain."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return (kind, value) if kind is not str or len(value) <= LONGEST_SEEN else None
+    if kind is dict:
+        if len(value) > WIDEST_SEEN:
+            return None
+        parts = (*value, *value.values())
+    elif kind is list or kind is tuple:
+        if len(value) > WIDEST_SEEN:
+            return None
+        parts = tuple(value)
+    else:
+        return None
+    kinds = tuple(map(type, parts))
+    if not _PLAIN.issuperset(kinds):
+        return None
+    for part in parts:
+        if type(part) is str and len(part) > LONGEST_SEEN:
+            return None
+    return kind, kinds, parts
 
 
 def _digest(value: Any, above: tuple[int, ...] = ()) -> str:
@@ -169,7 +214,7 @@ def different(recorded: Sequence[Sequence[str]], asked: Fingerprints) -> list[tu
 
     Parameters that were renamed, or are given in another way, are the same as long as all values are, in their order.
     """
-    if [f for _, f in recorded] == [f for _, f in asked]:
+    if recorded == asked or [f for _, f in recorded] == [f for _, f in asked]:
         return []
     before, now = {str(n): str(f) for n, f in recorded}, {one[0]: one[1] for one in asked}
     return [(n, before.get(n), now.get(n)) for n in {**before, **now} if before.get(n) != now.get(n)]

@@ -71,7 +71,9 @@ _RUN = select(
     workflow_runs.c.news, workflow_runs.c.failing, workflow_runs.c.rested, workflow_runs.c.forked_from,
     workflow_runs.c.updated_at,
 ).where(workflow_runs.c.id == bindparam("b_id"))  # fmt: skip
-_FAILING = select(literal(1)).where(workflow_runs.c.id == bindparam("b_id"), workflow_runs.c.failing.is_not(None))
+_STANDS = select(workflow_runs.c.failing.is_not(None), workflow_runs.c.news).where(
+    workflow_runs.c.id == bindparam("b_id")
+)
 _REST = (
     update(workflow_runs).where(workflow_runs.c.id == bindparam("b_id"), workflow_runs.c.news == bindparam("b_news"))
     .values(waits=bindparam("b_waits", type_=Json), heard=bindparam("b_news"), rested=bindparam("b_mark"), updated_at=bindparam("b_now", type_=Instant))
@@ -198,11 +200,13 @@ class WorkflowStore:
 
     # ------------------------------------------------------------------ the fence
 
-    def fence(self, connection: Connection, claimed: Claimed) -> bool:
-        """Hold the run's job until this transaction ends, and count its attempts from one. Answers whether the run is to be undone. Raises
-        LeaseLost where it is somebody else's, Cancel where an operator asked it to stop."""
+    def fence(self, connection: Connection, claimed: Claimed) -> tuple[bool, int]:
+        """Hold the run's job until this transaction ends, and count its attempts from one. Answers whether the run is to be undone, and how
+        many signals it was sent: all of these can be read from here on. Raises LeaseLost where it is somebody else's, Cancel where an operator
+        asked it to stop."""
         self.jobs.hold(connection, claimed, afresh=True)
-        return connection.execute(_FAILING, {"b_id": claimed.id}).first() is not None
+        row = connection.execute(_STANDS, {"b_id": claimed.id}).first()
+        return (False, 0) if row is None else (bool(row[0]), row[1])
 
     # ------------------------------------------------------------------ history
 

@@ -95,7 +95,7 @@ def _is_finite(value: Any) -> bool:
 
 def decoded(fn: Callable[..., Any], value: Any, name: str) -> Any:
     """An answer as the function's annotation says; as plain JSON where it says nothing that can be read."""
-    inner = inspect.unwrap(fn)
+    inner = inspect.unwrap(fn) if hasattr(fn, "__wrapped__") else fn
     code = getattr(inner, "__code__", None)
     if code is None:
         kind = _return_of(inner)
