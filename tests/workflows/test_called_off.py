@@ -126,6 +126,110 @@ def test_runs_below_a_cancelled_run_are_undone_too_and_one_that_has_done_nothing
     assert app.workflows.cancel(fresh, undo=True).state == "cancelled"
 
 
+def test_a_child_that_ended_or_runs_when_its_run_is_cancelled_is_undone_or_named(app: Duly) -> None:
+    done: list[str] = []
+    held: list[int] = []
+
+    def late() -> str:  # it runs while its run is cancelled, and does its work all the same
+        app.workflows.cancel(held[0], undo=True, reason="late")
+        done.append("late")
+        return "L"
+
+    app.task("quick", queue="work")(lambda: done.append("quick") or "Q")
+    app.task("aside", queue="work")(lambda: done.append("aside"))
+    app.task("late", queue="work")(late)
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> None:
+        await ctx.start("aside")
+        await ctx.gather(*[
+            ctx.using(compensate=lambda told, name=name: done.append(f"undo {name} {told}")).enqueue(name)
+            for name in ("quick", "late", "unknown")
+        ])  # fmt: skip
+
+    held.append(w.start().job.id)
+    drain(app)
+    found = app.workflows.get(held[0])
+    assert done == ["aside", "quick", "late", "undo late L", "undo quick Q"]
+    assert found.state == "cancelled"
+    assert (
+        found.error["message"] == "cancelled by code: late. Undone: late, quick. What stays: aside (job 2, succeeded)."
+    )
+    assert list(app.workflows.standing(held[0])) == ["aside (job 2, succeeded)"]
+
+
+def test_a_child_that_a_cancelled_run_has_not_seen_end_stands_all_the_same(app: Duly) -> None:
+    app.task("quick", queue="work")(lambda: "Q")
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> None:
+        await ctx.gather(ctx.enqueue("quick"), ctx.wait_event("go"))
+
+    run = w.start().job.id
+    drain(app)
+    assert list(app.workflows.standing(run)) == ["quick"]
+    app.workflows.cancel(run)
+    assert list(app.workflows.standing(run)) == ["quick"]
+
+
+def test_a_run_below_is_undone_before_the_one_above_says_that_it_is_cancelled(app: Duly) -> None:
+    done: list[str] = []
+
+    @app.workflow("inner")
+    async def inner(ctx: WorkflowContext) -> None:
+        await ctx.using(compensate=lambda _: done.append("undo inner")).step("a", int)
+        await ctx.sleep(60)
+
+    @app.workflow("outer")
+    async def outer(ctx: WorkflowContext) -> None:
+        await ctx.using(compensate=lambda _: done.append("undo outer")).step("a", int)
+        await ctx.start(inner)
+        await ctx.wait_event("go")
+
+    run = outer.start().job.id
+    drain(app)
+    app.workflows.cancel(run, undo=True)
+    app.workflows.cancel(run, undo=True)  # twice is once
+    drain(app)
+    assert done == ["undo inner", "undo outer"]
+    assert {one.state for one in app.workflows.list()} == {"cancelled"}
+
+
+def test_what_is_undone_and_stays_is_told_apart_where_steps_have_one_name(app: Duly) -> None:
+    def refuse(who: str) -> None:
+        if who == "bob":
+            raise PermanentError("no")
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> None:
+        for who in ("ann", "bob", "cy"):
+            await ctx.using(compensate=refuse).step("charge", str, who)
+        await ctx.sleep(60)
+
+    run = w.start().job.id
+    drain(app)
+    app.workflows.cancel(run, undo=True, actor="ann")
+    drain(app)
+    assert app.workflows.get(run).error["message"] == (
+        "cancelled by ann. Undone: charge (step 3), charge (step 1). What stays: charge (step 2) (undoing it failed)."
+    )
+
+
+def test_what_undoes_a_step_has_undone_it_also_where_its_answer_cannot_be_kept(app: Duly) -> None:  # G2
+    done: list[str] = []
+
+    @app.workflow("w")
+    async def w(ctx: WorkflowContext) -> None:
+        await ctx.using(compensate=lambda _: done.append("undo") or object()).step("a", int)
+        raise PermanentError("enough")
+
+    run = w.start().job.id
+    drain(app)
+    found = app.workflows.get(run)
+    assert (found.error["message"], done) == ("enough", ["undo"])
+    assert str(app.workflows.history(run)[-1].status) == "done"
+
+
 def test_a_run_that_continues_as_new_keeps_its_id_its_key_and_its_signals(app: Duly, clock: ManualClock) -> None:
     @app.workflow("poll")
     async def poll(ctx: WorkflowContext, seen: int = 0) -> int:

@@ -149,11 +149,9 @@ def drain(app: Duly, *, queues: Iterable[str] | None = None, limit: int | None =
     Raises UsageError on a running event loop (there, ``await adrain(app)``), DatabaseUnavailable when an outcome could
     not be written.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(adrain(app, queues=queues, limit=limit))
-    raise UsageError("drain() was called on a running event loop. Use `await adrain(app)`.")
+    if asyncio._get_running_loop() is not None:
+        raise UsageError("drain() was called on a running event loop. Use `await adrain(app)`.")
+    return asyncio.run(adrain(app, queues=queues, limit=limit))
 
 
 async def adrain(app: Duly, *, queues: Iterable[str] | None = None, limit: int | None = None) -> Tally:

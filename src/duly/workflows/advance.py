@@ -27,6 +27,7 @@ from duly.jobs.codec import Arguments
 from duly.jobs.engine import Engine
 from duly.jobs.enqueue import NewJob
 from duly.jobs.forgotten import listening
+from duly.jobs.job import LIVE
 from duly.jobs.job import Status as JobStatus
 from duly.jobs.run import CURRENT, LeaseLost, Settled, describe
 from duly.jobs.run import Run as JobRun
@@ -52,9 +53,9 @@ from duly.workflows.plan import (
     check_all_asked_for,
     cut_short,
     failed_attempt,
+    labels,
     left_behind,
     look,
-    standing,
     wakes,
 )
 from duly.workflows.step import CONTINUED, LIFECYCLE, Kind, Status, Step
@@ -500,7 +501,7 @@ class Advance:
             assert w.fn is not None
             with within(self, w.name):
                 answer = await called(calling(w.fn, w.name, None), w.of, w.timeout)
-            make = partial(_ended, step, encoded(answer, w.name, self.engine.settings.max_payload))
+            make = partial(_ended, step, self._encoded(w, answer))
         except (DatabaseError, LeaseLost, Cancel, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit too: a step that calls sys.exit() fails, the worker goes on
@@ -511,13 +512,22 @@ class Advance:
             make = partial(_failed, step, w, own(error))
         await self._record(w, make, began)
 
+    def _encoded(self, w: Wanted, answer: Any) -> str | None:
+        """An answer as it is kept. That of what undoes a step is for people only: it is undone also where its answer cannot be kept."""
+        try:
+            return encoded(answer, w.name, self.engine.settings.max_payload)
+        except UnstorableResult:
+            if w.kind is Kind.UNDO:
+                return None
+            raise
+
     async def _with_session(self, w: Wanted, step: Step, began: float, parameter: str, kind: str) -> Step:
         """A step whose effects in our database and whose record are one commit."""
         assert w.fn is not None
 
         def record(connection: Connection, answer: Any) -> Step:
             try:
-                text = encoded(answer, w.name, self.engine.settings.max_payload)
+                text = self._encoded(w, answer)
             except UnstorableResult as error:  # what it did in the session is rolled back
                 raise PermanentError(str(error).replace(f". {DONE}", "")) from None
             self._hold(connection)
@@ -532,6 +542,8 @@ class Advance:
         self, ctx: WorkflowContext, code: Callable[..., Any], arguments: Arguments, failing: dict[str, Any]
     ) -> None:
         """Go on undoing: the code is run to where it had come, so that it says what undoes what."""
+        if failing.get("called_off"):
+            await self._see_children_end()
         self._failing, raised = True, None
         try:
             await code(ctx, *arguments.args, **arguments.kwargs)
@@ -549,6 +561,27 @@ class Advance:
             words = "nothing" if raised is None else _in_words(describe(raised, self.now))
             raise cut_short(self.history, left, words) from raised
         await self._undo(ctx, failing)
+
+    async def _see_children_end(self) -> None:
+        """Put on record how the children of a run ended that was called off: one that succeeded is done, and to be undone. Raises Suspended
+        where one of them goes on yet, also one that the code did not wait for: then nobody can say what stays."""
+        made = [s for s in self.history.values() if s.position > 0 and s.child_id is not None]
+        if not made:
+            return
+
+        def act(connection: Connection) -> tuple[list[Step], list[Step]]:
+            now = self.db.present(connection)
+            children = self.store.children(connection, [s.child_id for s in made if s.child_id is not None])
+            ended, _ = look([s for s in made if s.status is Status.WAITING], Facts(now, (), children))
+            if ended:
+                self.store.write(connection, ended, self.history)
+            live = [s for s in made if s.child_id is not None and children[s.child_id].status in LIVE]
+            return ended, live
+
+        ended, live = await self._write(act)
+        self.history.update({step.position: step for step in ended})
+        if live:
+            raise Suspended([replace(s, kind=Kind.TASK, status=Status.WAITING, due_at=None) for s in live])
 
     async def _undo(self, ctx: WorkflowContext, failing: dict[str, Any]) -> None:
         """Call what undoes the steps that were done, the last first. Raises WorkflowFailed in the end, Suspended in between."""
@@ -568,7 +601,9 @@ class Advance:
                 left.append(name)
         words = _in_words(failing)
         if failing.get("called_off"):
-            raise Cancel(called_off(words, [one.record.name for one in ctx._undo], standing(self.history)))
+            stays = await self.db.arun(self.db.read, partial(self.store.standing, history=self.history))
+            called = labels(self.history)
+            raise Cancel(called_off(words, [called[one.record.position] for one in ctx._undo], stays))
         raise WorkflowFailed(words if not left else f"{words} (could not be undone: {', '.join(reversed(left))})")
 
 

@@ -32,7 +32,7 @@ from duly.kernel.payload import check_id, check_name, check_size, check_text
 from duly.workflows import ENGINE_RUN
 from duly.workflows.advance import Advance, Memory, WorkflowFailed
 from duly.workflows.context import Renewed, WorkflowContext
-from duly.workflows.plan import DECISION, again, fork_point, signal_name, standing, state, still_waits
+from duly.workflows.plan import DECISION, again, fork_point, signal_name, state, still_waits
 from duly.workflows.step import (
     APPROVED,
     CANCELLED,
@@ -648,7 +648,7 @@ class Workflows:
 
         def look(connection: Connection) -> Sequence[str]:
             self._row(connection, run, tenant)
-            return standing(self._store.history(connection, run))
+            return self._store.standing(connection, self._store.history(connection, run))
 
         return self._read(look)
 

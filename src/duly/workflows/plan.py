@@ -6,6 +6,7 @@ and if not, is its time over.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -80,13 +81,21 @@ def _other_arguments(
 
 def called_off(words: str, undone: Sequence[str], stays: Sequence[str]) -> str:
     """What became of a run that an operator called off. ``undone``: what was to be undone, in the order in which it was done."""
-    failed = [name for name in undone if name in stays]
+    failed = set(undone) & set(stays)
     done = [name for name in reversed(undone) if name not in failed]
     kept = [f"{name} (undoing it failed)" if name in failed else name for name in dict.fromkeys(stays)]
-    more = f" and {len(kept) - 20} more" if len(kept) > 20 else ""
-    return (
-        f"{words}. Undone: {', '.join(done[:20]) or 'nothing'}. What stays: {', '.join(kept[:20]) or 'nothing'}{more}."
-    )
+    return f"{words}. Undone: {_listed(done)}. What stays: {_listed(kept)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return (", ".join(names[:20]) or "nothing") + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def labels(history: Mapping[int, Step]) -> dict[int, str]:
+    """How each step is called where steps are listed: by its name, and its position where the run has several of that name."""
+    own = {p: s.name for p, s in sorted(history.items()) if p > 0 and s.kind in (Kind.STEP, Kind.TASK, Kind.START)}
+    several = {name for name, count in Counter(own.values()).items() if count > 1}
+    return {p: f"{name} (step {p})" if name in several else name for p, name in own.items()}
 
 
 def _ahead(record: Step) -> Ahead:
@@ -126,9 +135,20 @@ def cut_short(history: Mapping[int, Step], left: Sequence[Step], words: str) -> 
     )
 
 
-def standing(history: Mapping[int, Step]) -> list[str]:
-    """The names of the steps and children of a run that are done and not undone, in order."""
-    return [step.name for position, step in sorted(history.items()) if position > 0 and _stands(history, step)]
+def standing(history: Mapping[int, Step], started: Mapping[int, Child] = MappingProxyType({})) -> list[str]:
+    """What a run has done and not undone, its steps and children, in order (``labels``). ``started``: how the jobs stand that it made and has not seen end; one that was cancelled or failed has done nothing that stands."""
+    found, called = [], labels(history)
+    for position, step in sorted(history.items()):
+        if position > 0 and _stands(history, step):
+            found.append(called[position])
+        elif step.kind is Kind.TASK and step.status is Status.WAITING and step.child_id in started:
+            if started[step.child_id].status == "succeeded":  # the run has not seen it any more
+                found.append(called[position])
+        elif step.kind is Kind.START and step.child_id in started:
+            status = started[step.child_id].status
+            if status not in ("cancelled", "failed"):
+                found.append(f"{step.name} (job {step.child_id}, {status or 'no longer there'})")
+    return found
 
 
 def _stands(history: Mapping[int, Step], step: Step) -> bool:

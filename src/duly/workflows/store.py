@@ -37,7 +37,7 @@ from duly.storage.database import Database
 from duly.storage.rows import by_index, insert_into
 from duly.storage.types import Encoded, Instant, Json
 from duly.workflows import ENGINE_RUN
-from duly.workflows.plan import DECISION, Child, asked_at
+from duly.workflows.plan import DECISION, Child, asked_at, standing
 from duly.workflows.step import Ahead, Kind, Signal, Status, Step
 from duly.workflows.tables import RUNS, workflow_runs, workflow_signals, workflow_steps
 
@@ -284,6 +284,12 @@ class WorkflowStore:
                     for row in connection.execute(query, {"ids": part})
                 }
         return {ident: found.get(ident, Child(None)) for ident in idents}
+
+    def standing(self, connection: Connection, history: Mapping[int, Step]) -> list[str]:
+        """The names of what a run has done and not undone, with the jobs that it started."""
+        open_ones = (s for s in history.values() if s.kind is Kind.START or s.status is Status.WAITING)
+        idents = [s.child_id for s in open_ones if s.child_id is not None]
+        return standing(history, self.children(connection, idents))
 
     def signals(self, connection: Connection, ident: int) -> list[Signal]:
         """Signals that nobody has taken, the oldest first; their payloads as JSON text."""
