@@ -124,7 +124,7 @@ class PostgresServer(Server):
 
     def __init__(self, run: Run, *, durable: bool, first: bool = False) -> None:
         super().__init__(run)
-        self.binaries = _postgres_binaries(run)
+        self.binaries = postgres_binaries(run)
         self.durable = durable
         account = self.account()
         if account:
@@ -206,7 +206,7 @@ def _migrated_data(run: Run) -> Path:
 
 
 @cache
-def _postgres_binaries(run: Run) -> Path:
+def postgres_binaries(run: Run) -> Path:
     """Return the folder of `postgres` and `initdb`, at a place where the server's account may read them.
 
     A checkout below root's own home is closed to everybody else. In that case the run works with a copy (40 MB).

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -172,3 +172,78 @@ def test_a_handler_whose_transaction_was_cut_off_fails_with_what_cut_it_off_or_w
     assert failed.error is not None
     assert why in failed.error["message"]
     assert (pg.jobs.get(beside.id) or beside).status == "succeeded"
+
+
+#: What stands for PostgreSQL's own where its schema comes before ``pg_catalog``.
+FOREIGN = """
+CREATE SCHEMA evil;
+CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql AS $$ SELECT '1999-01-01 00:00:00+00'::timestamptz $$;
+CREATE FUNCTION evil.statement_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT '1999-01-01 00:00:00+00'::timestamptz $$;
+CREATE FUNCTION evil.lower(text) RETURNS text LANGUAGE sql AS $$ SELECT 'evil'::text $$;
+CREATE FUNCTION evil.coalesce_not(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT false $$;
+CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.coalesce_not);
+CREATE FUNCTION evil.never(bigint, bigint) RETURNS boolean LANGUAGE sql AS $$ SELECT false $$;
+CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.never);
+CREATE DOMAIN evil.jsonb AS text;
+"""
+
+
+@pytest.fixture
+def foreign(pg_url: str) -> str:
+    """A database whose own path leads to operators, functions and types that are not PostgreSQL's."""
+    with psycopg.connect(pg_url, autocommit=True) as connection:
+        connection.execute(FOREIGN)
+        name = sql.Identifier(connection.info.dbname)
+        connection.execute(sql.SQL("ALTER DATABASE {} SET search_path TO evil, pg_catalog, public").format(name))
+    return pg_url
+
+
+def test_what_a_schema_puts_before_postgresqls_own_is_not_used_on_dulys_connections(foreign: str) -> None:  # G5
+    app = Duly(foreign)
+    app.task("X")(lambda text: text)
+
+    @app.task("WRITES")
+    def writes(session: Session = INJECT) -> str:
+        app.task("Y")(lambda: None).using(session=session, key="y").enqueue()
+        return str(session.execute(text("SELECT lower('ABC')")).scalar_one())
+
+    for _ in range(2):
+        app.enqueue("X", {"text": "é"}, key="Ann")
+    writes.enqueue()
+    assert app.jobs.count() == 2
+    assert drain(app).succeeded == 3
+    assert [job.output for job in app.jobs.find(task="WRITES")] == ["abc"]
+    app.queues.pause("default", reason="x", actor="ann")
+    assert seal.Sealer(app.db).seal() > 0
+    assert seal.verify(app.db).broken is None
+    app.close()
+
+
+def test_a_lent_connection_on_which_equal_means_something_else_is_refused_in_words(foreign: str) -> None:  # G5
+    app = Duly(foreign)
+    task = app.task("X")(lambda: None)
+    url = make_url(foreign).set(drivername="postgresql+psycopg")
+    lent = create_engine(url)
+    with (
+        lent.begin() as connection,
+        pytest.raises(
+            UnsafeSession, match=r"the schema evil has its own (function|operator|type) .*Leave pg_catalog out"
+        ),
+    ):
+        task.using(session=connection, key="a").enqueue()
+    lent.dispose()
+    # a path that names pg_catalog late, and has nothing of its own before it, is as good as any
+    plain = create_engine(url, connect_args={"options": "-csearch_path=public,pg_catalog"})
+    with plain.begin() as connection:
+        task.using(session=connection, key="a").enqueue()
+        assert not task.using(session=connection, key="a").enqueue().created
+    plain.dispose()
+    app.close()
+
+
+def test_behind_a_pooler_such_a_search_path_is_refused_as_it_cannot_be_set(foreign: str) -> None:  # G5
+    app = Duly(foreign, pooler="transaction")
+    app.task("X")(lambda: None)
+    with pytest.raises(UnsafeSession, match="the schema evil has its own"):
+        app.enqueue("X")
+    app.close()

@@ -129,7 +129,8 @@ class UnknownNameWarning(UserWarning):
 
 
 class UnsafeSession(UsageError):
-    """The given SQLite session or connection would lose or keep rows against its savepoints."""
+    """A given session or connection cannot carry Duly's statements: SQLite's would lose or keep rows against its savepoints, PostgreSQL's is set
+    so that texts, instants or operators mean something else."""
 
 
 class KeyConflict(UsageError):

@@ -263,7 +263,7 @@ _COLLATION = text("""
      WHERE datname = current_database() AND datcollversion IS DISTINCT FROM pg_database_collation_actual_version(oid)""")
 #: Duly's indexes over a text whose collation is the database's.
 _SORTED = text("""
-    SELECT DISTINCT i.indexrelid::regclass::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indexrelid
+    SELECT DISTINCT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_attribute a ON a.attrelid = i.indexrelid
      WHERE i.indrelid = ANY(CAST(:tables AS regclass[])) AND a.attcollation = (SELECT oid FROM pg_collation WHERE collname = 'default')
      ORDER BY 1""")
 _LIMITS = text("SELECT name, setting || coalesce(unit, '') FROM pg_settings WHERE name = ANY(:names) AND setting <> '0' ORDER BY name")  # fmt: skip

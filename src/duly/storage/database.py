@@ -107,7 +107,12 @@ class Database:
             self.memory = False
             from duly.storage import postgres  # the driver is loaded by those who use it
 
-            mine: Any = {"prepare": self.prepares, "settings": own(pooled=not self.prepares), "place": self.place}
+            mine: Any = {
+                "prepare": self.prepares,
+                "settings": own(pooled=not self.prepares),
+                "place": self.place,
+                "alone": True,
+            }
             self._vital = postgres.make_engine(self.url, pool_size=VITAL, **mine)
             self._answers = postgres.Answers(self._vital)
             self.engine = postgres.make_engine(self.url, pool_size=max(2, s.pool_size - VITAL), **mine)

@@ -47,11 +47,12 @@ def make_engine(
     prepare: bool = True,
     settings: dict[str, str] = SESSION,
     place: Place | None = None,
+    alone: bool = False,
     **kwargs: Any,
 ) -> Engine:
     """A pooled engine. A connection that died while it was idle is noticed without a round trip and replaced.
 
-    ``settings``: what each connection sets when it is opened. ``place``: where Duly's tables are.
+    ``settings``: what each connection sets when it is opened. ``place``: where Duly's tables are. ``alone``: only Duly uses it.
     """
     connect_args = {
         "prepare_threshold": 5 if prepare else None,
@@ -70,7 +71,7 @@ def make_engine(
         connect_args=connect_args,
         **{"hide_parameters": True, **kwargs},  # what errors say goes into logs and into the errors of jobs
     )
-    keep(engine, settings, place)
+    keep(engine, settings, place, alone=alone, pooled=not prepare)
 
     @event.listens_for(engine, "checkout")
     def refuse_dead(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
@@ -104,7 +105,7 @@ def make_async_engine(url: URL, *, prepare: bool = True, place: Place | None = N
         url.set(drivername="postgresql+psycopg"), connect_args=connect_args, pool_pre_ping=True,
         **{"hide_parameters": True, **kwargs},
     )  # fmt: skip
-    keep(engine.sync_engine, SESSION if prepare else {"DateStyle": "ISO"}, place)
+    keep(engine.sync_engine, SESSION if prepare else {"DateStyle": "ISO"}, place, pooled=not prepare)
     return engine
 
 

@@ -1,14 +1,18 @@
 """What Duly's statements rely on in a session of PostgreSQL, and which databases it can work in at all.
 
 Roles, databases, clusters and the environment (``PGCLIENTENCODING``, ``ALTER DATABASE … SET datestyle``) may each set something else.
-Duly's own connections set what they rely on when they are opened: one statement. A connection that somebody lends is not changed; the driver
+Duly's own connections set what they rely on when they are opened: one statement. With a ``search_path`` that names ``pg_catalog`` behind another
+schema, ``=``, ``now()`` and ``lower()`` are whatever that schema says: Duly's own connections look in ``pg_catalog`` only, since every
+statement names the schema of its tables. A connection that somebody lends is not changed; the driver
 knows its settings without asking, and one that would give wrong answers is refused in words. An encoding other than UTF8 cannot carry every
 text, so such a database is refused before anything is written. Source: cases C002, C049; issue 16, G5 and H1.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, event, text
 
@@ -32,6 +36,10 @@ CARRIED = ("DateStyle", "TimeZone", "standard_conforming_strings")
 SESSION = {"DateStyle": "ISO", "IntervalStyle": "postgres"}
 #: Limits that cut off work, and where they were set: for ``duly doctor``.
 LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout", "idle_session_timeout")
+
+
+#: Where Duly's own connections look for what a statement does not qualify: its operators, functions and types.
+CATALOG = "pg_catalog, pg_temp"
 
 
 def own(pooled: bool) -> dict[str, str]:
@@ -62,9 +70,42 @@ def found(cursor: Any) -> str | None:
     return None if row is None else str(row[0])
 
 
-def keep(engine: Engine, settings: dict[str, str], place: Place | None) -> None:
-    """Set these on each connection that an engine opens, and let its statements name the schema of Duly's tables."""
-    said = "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
+_PATH = "pg_catalog.current_setting('search_path')"
+_PART = re.compile(r'"(?:[^"]|"")*"|[^,\s]+')
+
+
+def catalog_first(path: str) -> str | None:
+    """A search path in which ``pg_catalog`` is the first as it is by itself, and all else as it was; None where it is the first already."""
+    parts = _PART.findall(path)
+    catalog = [part for part in parts if part.strip('"').lower() == "pg_catalog"]
+    if not catalog or parts[0] in catalog:
+        return None
+    return ", ".join(part for part in parts if part not in catalog) or "pg_catalog"
+
+
+def _ahead(path: str) -> list[str]:
+    """The schemas that a search path names before ``pg_catalog``."""
+    parts = [part.strip('"').replace('""', '"') for part in _PART.findall(path)]
+    return parts[: parts.index("pg_catalog")]
+
+
+def _array(names: list[str]) -> str:
+    return "ARRAY[{}]".format(", ".join("'" + name.replace("'", "''") + "'" for name in names))
+
+
+def _look_in(cursor: Any, path: str) -> None:
+    escaped = path.replace("'", "''")
+    cursor.execute(f"SELECT pg_catalog.set_config('search_path', '{escaped}', false)")
+
+
+def keep(
+    engine: Engine, settings: dict[str, str], place: Place | None, *, alone: bool = False, pooled: bool = False
+) -> None:
+    """Set these on each connection that an engine opens, and let its statements name the schema of Duly's tables. ``alone``: nobody but Duly
+    uses the connection, so nothing needs to be found by a search path. ``pooled``: behind a pooler in transaction mode, which does not carry a
+    search path along; one that is not fit is refused."""
+    sets = [f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in settings.items()]
+    said = f"SELECT {', '.join([_PATH, *sets])}"
 
     @event.listens_for(engine, "connect")
     def tell(connection: Any, _record: object) -> None:
@@ -72,17 +113,70 @@ def keep(engine: Engine, settings: dict[str, str], place: Place | None) -> None:
         try:
             cursor = connection.cursor()
             cursor.execute(said)
+            path = str(cursor.fetchone()[0])
+            fit = catalog_first(path)
+            if pooled and fit is not None:
+                cursor.execute(_FOREIGN.format(ahead=_array(_ahead(path))))
+                _refuse_foreign(path, cursor.fetchone())
+            elif fit is not None:
+                _look_in(cursor, fit)
             if place is not None:
                 if place.schema is None:
                     place.schema = found(cursor)
+                if alone and not pooled and place.schema is not None:
+                    _look_in(cursor, CATALOG)
                 bind(engine.dialect, place.schema)
             cursor.close()
         finally:
             connection.autocommit = before
 
 
+#: What the schemas before ``pg_catalog`` have that stands for something of its: one of each kind, in words.
+_FOREIGN = """
+WITH ahead AS (SELECT n.oid, n.nspname FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) ANY (CAST({ahead} AS pg_catalog.name[]))),
+     home AS (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'pg_catalog'::pg_catalog.name)
+SELECT ahead.nspname, 'function', p.proname FROM ahead JOIN pg_catalog.pg_proc p ON p.pronamespace OPERATOR(pg_catalog.=) ahead.oid
+  JOIN pg_catalog.pg_proc q ON q.proname OPERATOR(pg_catalog.=) p.proname AND q.proargtypes OPERATOR(pg_catalog.=) p.proargtypes
+  JOIN home ON q.pronamespace OPERATOR(pg_catalog.=) home.oid
+UNION ALL
+SELECT ahead.nspname, 'operator', o.oprname FROM ahead JOIN pg_catalog.pg_operator o ON o.oprnamespace OPERATOR(pg_catalog.=) ahead.oid
+  JOIN pg_catalog.pg_operator q ON q.oprname OPERATOR(pg_catalog.=) o.oprname AND q.oprleft OPERATOR(pg_catalog.=) o.oprleft
+   AND q.oprright OPERATOR(pg_catalog.=) o.oprright JOIN home ON q.oprnamespace OPERATOR(pg_catalog.=) home.oid
+UNION ALL
+SELECT ahead.nspname, 'type', t.typname FROM ahead JOIN pg_catalog.pg_type t ON t.typnamespace OPERATOR(pg_catalog.=) ahead.oid
+  JOIN pg_catalog.pg_type q ON q.typname OPERATOR(pg_catalog.=) t.typname JOIN home ON q.typnamespace OPERATOR(pg_catalog.=) home.oid
+LIMIT 1"""
+#: Connections of somebody's, by the driver's object: the search path that was looked at, and was fit.
+_fit: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _check_path(connection: Connection) -> None:
+    """Refuse a connection for which ``=``, ``now()`` or ``text`` is something of a schema's own. Newer servers report the path each time that it
+    changes; of others it is asked once for each connection, so as not to cost a round trip each time."""
+    driver, told = connection.connection.driver_connection, _reported(connection, "search_path")
+    if (known := _fit.get(driver)) is not None and told in (None, known):
+        return
+    path = told or str(connection.exec_driver_sql(f"SELECT {_PATH}").scalar_one())
+    if catalog_first(path) is not None:
+        asked = text(_FOREIGN.format(ahead=":ahead"))
+        _refuse_foreign(path, connection.execute(asked, {"ahead": _ahead(path)}).first())
+    _fit[driver] = path
+
+
+def _refuse_foreign(path: str, found: Any) -> None:
+    if found is None:
+        return
+    schema, kind, name = found
+    raise UnsafeSession(
+        f"this connection cannot carry Duly's statements: its search_path is {path!r}, and the schema {schema} has its own {kind} {name}, which "
+        "would stand for PostgreSQL's. Leave pg_catalog out of the search_path (it comes first by itself), or put it first."
+    )
+
+
 def check_lent(connection: Connection) -> None:
-    """Raise UnsafeSession where a connection of somebody's would give wrong answers to Duly's statements. Asks the driver, not the server."""
+    """Raise UnsafeSession where a connection of somebody's would give wrong answers to Duly's statements. Asks the driver; the server only once
+    for each connection."""
+    _check_path(connection)
     style, encoding = (_reported(connection, name) for name in ("DateStyle", "client_encoding"))
     if encoding is not None and encoding.upper().replace("-", "") != "UTF8":
         raise UnsafeSession(
