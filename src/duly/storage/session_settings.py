@@ -2,8 +2,8 @@
 
 Roles, databases, clusters and the environment (``PGCLIENTENCODING``, ``ALTER DATABASE … SET datestyle``) may each set something else.
 Duly's own connections set what they rely on when they are opened: one statement. With a ``search_path`` that names ``pg_catalog`` behind another
-schema, ``=``, ``now()`` and ``lower()`` are whatever that schema says: Duly's own connections look in ``pg_catalog`` only, since every
-statement names the schema of its tables. A connection that somebody lends is not changed; the driver
+schema, ``=``, ``now()`` and ``lower()`` are whatever that schema says: Duly's own connections look in ``pg_catalog`` and the schema of its tables
+only. A connection that somebody lends is not changed; the driver
 knows its settings without asking, and one that would give wrong answers is refused in words. An encoding other than UTF8 cannot carry every
 text, so such a database is refused before anything is written. Source: cases C002, C049; issue 16, G5 and H1.
 """
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Engine, event, text
 
 from duly.kernel.errors import UnsafeSession, UnsuitableDatabase
-from duly.storage.qualified import bind
+from duly.storage.qualified import bind, quoted
 
 #: For connections that only Duly uses. A limit on the time of a statement or a transaction stays the administrator's to set.
 OWN = {
@@ -36,10 +36,6 @@ CARRIED = ("DateStyle", "TimeZone", "standard_conforming_strings")
 SESSION = {"DateStyle": "ISO", "IntervalStyle": "postgres"}
 #: Limits that cut off work, and where they were set: for ``duly doctor``.
 LIMITS = ("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout", "idle_session_timeout")
-
-
-#: Where Duly's own connections look for what a statement does not qualify: its operators, functions and types.
-CATALOG = "pg_catalog, pg_temp"
 
 
 def own(pooled: bool) -> dict[str, str]:
@@ -124,7 +120,7 @@ def keep(
                 if place.schema is None:
                     place.schema = found(cursor)
                 if alone and not pooled and place.schema is not None:
-                    _look_in(cursor, CATALOG)
+                    _look_in(cursor, quoted(place.schema))
                 bind(engine.dialect, place.schema)
             cursor.close()
         finally:

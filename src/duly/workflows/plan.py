@@ -139,15 +139,13 @@ def standing(history: Mapping[int, Step], started: Mapping[int, Child] = Mapping
     """What a run has done and not undone, its steps and children, in order (``labels``). ``started``: how the jobs stand that it made and has not seen end; one that was cancelled or failed has done nothing that stands."""
     found, called = [], labels(history)
     for position, step in sorted(history.items()):
+        child = None if step.child_id is None else started.get(step.child_id)
         if position > 0 and _stands(history, step):
             found.append(called[position])
-        elif step.kind is Kind.TASK and step.status is Status.WAITING and step.child_id in started:
-            if started[step.child_id].status == "succeeded":  # the run has not seen it any more
-                found.append(called[position])
-        elif step.kind is Kind.START and step.child_id in started:
-            status = started[step.child_id].status
-            if status not in ("cancelled", "failed"):
-                found.append(f"{step.name} (job {step.child_id}, {status or 'no longer there'})")
+        elif child is not None and step.kind is Kind.START and child.status not in ("cancelled", "failed"):
+            found.append(f"{step.name} (job {step.child_id}, {child.status or 'no longer there'})")
+        elif child is not None and step.status is Status.WAITING and child.status == "succeeded":
+            found.append(called[position])  # the run has not seen it any more
     return found
 
 
