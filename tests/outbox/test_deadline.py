@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -206,3 +208,65 @@ def test_robust_settings_bound_the_broker_and_the_results_and_keep_what_is_said(
     assert (found["redis_socket_timeout"], found["redis_socket_connect_timeout"]) == (15, 5)
     plain = Celery("y", broker="amqp://localhost")
     assert apply_robust_settings(plain)["broker_transport_options"]["read_timeout"] == 15
+
+
+# --- A process that ends ------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, threading, time
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from duly.idempotency import MemoryStore, idempotent_task
+from duly.kernel.errors import StoreUnavailable
+from duly.kernel.events import PROCESS
+from duly.outbox import enqueue_task_after_commit, set_post_commit_sender
+from duly.storage import deadline
+
+PROCESS.listen(lambda e: print(e.name, e.facts.get("count", ""), e.facts.get("task_names", e.facts.get("result", "")), flush=True))
+seconds = float(sys.argv[1])
+deadline.WITHIN = 0.7
+
+
+def sender(name, args, kwargs, options):
+    time.sleep(seconds)
+
+
+class Away(MemoryStore):
+    back_at = float("inf")
+
+    def replace(self, old, new):
+        if time.monotonic() < self.back_at:
+            raise StoreUnavailable("away")
+        print("written", flush=True)
+        return super().replace(old, new)
+
+
+store = Away()
+
+
+@idempotent_task(store=store)
+def body():
+    return 1
+
+
+set_post_commit_sender(sender, within=0.7)
+with Session(create_engine("sqlite://")) as session:
+    enqueue_task_after_commit(session, "CHARGE")
+    session.commit()
+body()
+store.back_at = time.monotonic() + seconds / 2
+"""
+
+
+def test_a_process_that_ends_waits_once_more_and_says_what_is_lost() -> None:  # FAULTS_2 F19
+    def told(seconds: float) -> list[str]:
+        run = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(seconds)], capture_output=True, text=True, timeout=60, check=True
+        )
+        return run.stdout.splitlines()
+
+    back, lost = told(1.0), told(1000.0)
+    assert "written" in back and "postcommit  enqueued" in back
+    assert not any("lost" in line or "unwritten" in line for line in back)
+    assert "written" not in lost and "postcommit_lost 1 ['CHARGE']" in lost
+    assert any(line.startswith("idempotency_unwritten") for line in lost)

@@ -8,6 +8,7 @@ keeps the late one from writing).
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import threading
@@ -24,7 +25,7 @@ from duly.idempotency.telling import Teller
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import StoreUnavailable, brief
 from duly.kernel.events import Level
-from duly.storage.deadline import Deadline
+from duly.storage.deadline import WITHIN, Deadline
 
 #: Between tries to write what a store did not take.
 AGAIN = Backoff(base=1.0, factor=2.0, max=10.0)
@@ -115,13 +116,31 @@ class _Loop:
             kept.due = time.monotonic() + SOON
             if kept.due <= kept.gives_up:
                 return
+            _unwritten(kept.holding)
         except Exception as error:
             _failed("warning" if isinstance(error, StoreUnavailable) else "error", kept.holding, error)
             kept.tries += 1
             kept.due = time.monotonic() + AGAIN.delay(kept.tries)
             if kept.due <= kept.gives_up:
                 return
+            _unwritten(kept.holding)
         self.let_go(kept.holding)
+
+    def last_try(self, until: float) -> None:
+        """The process ends: try again to write what is still to be written, until a monotonic instant."""
+        with self.change:
+            ending = [kept for kept in self.kept.values() if kept.end is not None]
+            if not ending:
+                return
+            for kept in ending:
+                kept.due, kept.gives_up, kept.tries = time.monotonic(), until, 0
+            self.awake()
+        while ending and time.monotonic() < until:
+            time.sleep(0.01)
+            with self.change:
+                ending = [kept for kept in ending if id(kept.holding) in self.kept]
+        for kept in ending:
+            _unwritten(kept.holding)
 
     def let_go(self, holding: Holding) -> None:
         with self.change:
@@ -130,6 +149,11 @@ class _Loop:
 
 def _failed(level: Level, holding: Holding, error: Exception) -> None:
     _teller(holding).emit("idempotency_store_failed", level, error=brief(error))
+
+
+def _unwritten(holding: Holding) -> None:
+    """Its end is on record nowhere: the key stays in progress until it lapses, and then the body runs again."""
+    _teller(holding).emit("idempotency_unwritten", "error")
 
 
 def _teller(holding: Holding) -> Teller:
@@ -215,8 +239,16 @@ class Keeper:
             return
         with self._lock:
             deadline = self._deadlines.setdefault(store, Deadline())
-        if deadline.run(write) == "refused":
+        if deadline.run(write, lambda: _unwritten(holding)) == "refused":
             later()
+
+    def last_try(self, seconds: float = WITHIN) -> None:
+        """The process ends in good order: what is still to be written is tried again for a moment, and told where it cannot be."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            loops = list(self._loops.values())
+        for loop in loops:
+            loop.last_try(until)
 
     @property
     def holdings(self) -> list[Holding]:
@@ -240,3 +272,4 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(lambda: KEEPER.last_try())

@@ -122,11 +122,16 @@ def _hand_over(calls: list[_Call], deadline: Deadline | None) -> None:
         beside(lambda: _send(calls))
         return
     fates: list[Fate] = []
-    beside(lambda: fates.append(deadline.run(lambda: _send(calls))))
+    beside(lambda: fates.append(deadline.run(lambda: _send(calls), lambda: _lost(calls))))
     if fates == ["late"]:
         PROCESS.emit("postcommit_late", "warning", count=len(calls), seconds=deadline.seconds)
     elif fates == ["refused"]:
         _tell(calls, "skipped", Full())
+
+
+def _lost(calls: list[_Call]) -> None:
+    """The process ends, and nobody knows whether they were sent."""
+    PROCESS.emit("postcommit_lost", "error", count=len(calls), task_names=sorted({call.task_name for call in calls}))
 
 
 # --- Sending ------------------------------------------------------------------------------------------------------------

@@ -5,15 +5,17 @@ call runs on a thread of its own, and the caller waits for a bounded time. What 
 its outcome when it has one. While one is late, what comes after it waits behind it, in order, and keeps no caller at all: ten hung
 callers would be an outage of their own.
 
-The thread has a copy of the caller's context variables. It is a daemon: what is late when the process ends is lost, as everything is
-that lives in a process's memory.
+The thread has a copy of the caller's context variables. It is a daemon: when the process ends in good order, what is late is waited for once
+more, as long as a commit would wait; what has not returned then is lost, as everything is that lives in a process's memory, and said so.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -30,10 +32,10 @@ Fate = Literal["done", "late", "refused"]
 
 
 class _Work:
-    __slots__ = ("context", "error", "fn", "late", "over")
+    __slots__ = ("context", "error", "fn", "late", "lost", "over")
 
-    def __init__(self, fn: Callable[[], None]) -> None:
-        self.fn, self.context = fn, contextvars.copy_context()
+    def __init__(self, fn: Callable[[], None], lost: Callable[[], object]) -> None:
+        self.fn, self.lost, self.context = fn, lost, contextvars.copy_context()
         self.over, self.late = threading.Event(), False
         self.error: BaseException | None = None
 
@@ -52,13 +54,15 @@ class Deadline:
         self._lock = threading.Lock()
         self._idle: list[_Thread] = []
         #: Calls that are late and have not returned; and those that wait behind them.
-        self._late = 0
+        self._late: set[_Work] = set()
         self._behind: deque[_Work] = deque()
         _all.add(self)
 
-    def run(self, fn: Callable[[], None]) -> Fate:
-        """Call ``fn`` and wait for it up to the deadline. Raises what it raises, as long as it is waited for."""
-        work = _Work(fn)
+    def run(self, fn: Callable[[], None], lost: Callable[[], object] = lambda: None) -> Fate:
+        """Call ``fn`` and wait for it up to the deadline. Raises what it raises, as long as it is waited for. ``lost`` is called where it is
+        late and has not returned when the process ends.
+        """
+        work = _Work(fn, lost)
         with self._lock:
             if self._late:
                 if len(self._behind) >= MOST_BEHIND:
@@ -72,7 +76,7 @@ class Deadline:
             with self._lock:
                 if not work.over.is_set():
                     work.late = True
-                    self._late += 1
+                    self._late.add(work)
                     return "late"
         if work.error is not None:
             raise work.error
@@ -82,15 +86,28 @@ class Deadline:
         """``done`` has returned: what its thread does then. The thread of a late one works off what waits behind it."""
         with self._lock:
             done.over.set()
+            self._late.discard(done)
             if done.late and self._behind:
-                return self._behind.popleft()
-            if done.late:
-                self._late -= 1
+                following = self._behind.popleft()
+                self._late.add(following)
+                return following
             if len(self._idle) < KEPT:
                 self._idle.append(thread)
             else:
                 thread.ended = True
             return None
+
+    def last_wait(self, until: float) -> None:
+        """The process ends: wait for what is late until a monotonic instant, and tell what is lost."""
+        while True:
+            with self._lock:
+                first = next(iter(self._late), None)
+            if first is None or not first.over.wait(max(0.0, until - time.monotonic())):
+                break
+        with self._lock:
+            lost = [*self._late, *self._behind]
+        for work in lost:
+            work.context.copy().run(work.lost)
 
     def forget(self) -> None:
         """In the child of a fork: the threads are the parent's."""
@@ -124,6 +141,14 @@ _all: weakref.WeakSet[Deadline] = weakref.WeakSet()
 def _after_fork() -> None:
     for deadline in list(_all):
         deadline.forget()
+
+
+def _at_exit() -> None:
+    for deadline in list(_all):
+        deadline.last_wait(time.monotonic() + deadline.seconds)
+
+
+atexit.register(_at_exit)
 
 
 os.register_at_fork(after_in_child=_after_fork)
