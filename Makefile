@@ -4,6 +4,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 4
+SEEDS ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -32,8 +33,8 @@ test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS
 	@command -v chromedriver >/dev/null || test "$$(id -u)" != 0 || apt-get install -y -qq chromium chromium-driver >/dev/null 2>&1 || true
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-soak: $(DEV) ## run what needs time: every kill, large seeds, whole stories on every database (PYTEST_ARGS='-k crash')
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak $(PYTEST_ARGS)
+soak: $(DEV) ## run what needs time: every kill, large seeds, whole stories on each database (SEEDS=100)
+	DULY_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'soak or hypothesis' $(PYTEST_ARGS)
 
 lint: $(DEV) ## check style, types and the direction of imports
 	$(BIN)/ruff check

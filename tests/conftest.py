@@ -68,8 +68,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs PostgreSQL, so that `-m "not postgres"` is the quick half."""
+    """Mark what needs PostgreSQL, so that `-m "not postgres"` is the quick half; a soak tries each property DULY_SEEDS times as often."""
+    times = int(os.environ.get("DULY_SEEDS", "1"))
     for item in items:
+        tried = getattr(getattr(item, "obj", None), "_hypothesis_internal_use_settings", None)
+        if tried is not None and times > 1:
+            more = hypothesis.settings(tried, max_examples=times * tried.max_examples)
+            item.obj._hypothesis_internal_use_settings = more  # type: ignore[attr-defined]  # no public name says it afterwards
         if {"pg_url", "empty_pg_url", "own_postgres"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.postgres)
 

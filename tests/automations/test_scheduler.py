@@ -236,7 +236,7 @@ def _by_brute_force(facts: list[AutomationFacts], now: datetime) -> tuple[str, i
     return None if least is None else (least[3], least[4], least[5])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_automations(), st.integers(0, 300))
 def test_the_scheduler_agrees_with_a_brute_force_model(facts: list[AutomationFacts], minutes: int) -> None:
     now = DAY + minutes * MINUTE

@@ -145,7 +145,7 @@ def bounded(draw: st.DrawFn) -> tuple[type[CivilSchedule], dict[str, Any], Names
     return made, arguments | options, names, first, last
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(bounded())
 def test_a_bounded_schedule_agrees_with_a_calendar_and_a_clock(case) -> None:  # T001-w, T001-x
     made, arguments, names, first, last = case
@@ -175,7 +175,7 @@ def test_a_bounded_schedule_agrees_with_a_calendar_and_a_clock(case) -> None:  #
     assert schedule_from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(bounded())
 def test_each_bound_alone_cuts_one_end(case) -> None:  # T001-x
     made, arguments, _, first, last = case

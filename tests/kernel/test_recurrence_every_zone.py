@@ -156,7 +156,7 @@ def fields(draw: st.DrawFn, label: str) -> tuple[str, frozenset[int]]:
     return ",".join(terms), frozenset(matches)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.sampled_from(different_changes()),
     fields("minute"),

@@ -161,7 +161,7 @@ def rules(draw: st.DrawFn) -> str:
     return ";".join(parts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     rules(),
     st.datetimes(datetime(2015, 1, 1), datetime(2030, 12, 31)).map(lambda at: at.replace(second=0, microsecond=0)),
@@ -263,7 +263,7 @@ def test_a_start_is_a_local_time(start: object) -> None:
         RRule("FREQ=DAILY", start=start, tz="UTC")  # type: ignore[arg-type]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.text(st.sampled_from("FREQ=DAILYBMONTHSP;,0123456789-+T"), max_size=80)
     | rules().flatmap(lambda rule: st.integers(0, len(rule)).map(lambda at: rule[:at] + rule[at + 1 :]))

@@ -34,7 +34,7 @@ def test_a_relay_that_is_away_for_hours_costs_no_message_an_attempt_and_holds_th
     away = make(mail_provider="smtp", smtp_url=f"smtp://127.0.0.1:{free_port()}")
     ear = Ear(away)
     jobs = [put(away) for _ in range(8)]
-    for _ in range(40):
+    for _ in range(14):  # an hour and more
         away.worker({"mail": 4}).run(until_idle=True)
         held = away.queues.get("mail").held_until
         assert held is not None
@@ -43,7 +43,7 @@ def test_a_relay_that_is_away_for_hours_costs_no_message_an_attempt_and_holds_th
     assert {(away.jobs.get(n).status, away.jobs.get(n).attempts) for n in jobs} == {(Status.QUEUED, 0)}
     waits = [e["wait"] for e in ear.named("mail_away")]
     assert max(waits) == 300.0
-    assert len(waits) <= 44  # one of them asks, and not each
+    assert len(waits) <= 18  # one of them asks, and not each
     back = make(**through(smtp))
     ear = Ear(back)
     for _ in range(4):

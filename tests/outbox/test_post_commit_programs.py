@@ -183,7 +183,7 @@ def postgres_shop(pg_url: str) -> Iterator[Shop]:
         yield shop
 
 
-@settings(max_examples=250, suppress_health_check=CALM)
+@settings(max_examples=80, suppress_health_check=CALM)
 @given(PROGRAMS)
 def test_any_program_sends_what_its_model_says_on_sqlite(sqlite_shop: Shop, steps: list[tuple[str, int]]) -> None:
     check(sqlite_shop, steps)

@@ -421,7 +421,7 @@ several = st.sampled_from(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(1, 900), max_size=6),
     st.sampled_from([HOURLY, Cron("*/20 * * * *", tz="UTC"), Every("7m", anchor=START), Cron("* * * * *", tz="UTC")]),
@@ -451,7 +451,7 @@ windows = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     steps,
     recurrences,

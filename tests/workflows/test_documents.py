@@ -573,7 +573,7 @@ _step = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.dictionaries(st.sampled_from(_WORDS[:6]), _anything, max_size=6), st.none() | st.lists(_step, max_size=3))
 def test_whatever_is_written_is_a_document_or_told_what_is_wrong(said: dict[str, Any], steps: Any) -> None:
     document = said if steps is None else {"name": "d", **said, "steps": steps}
