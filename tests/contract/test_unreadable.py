@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import shutil
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +98,48 @@ def test_a_seldom_task_that_fails_is_an_alert_within_a_minute_and_is_cleared_whe
     drain(app)
     app.alerts.judge("test")
     assert ("task_failing", "REPORT") not in {(a.rule, a.subject) for a in app.alerts.standing().raised}
+
+
+PAINT = """
+from duly import Duly
+app = Duly({url!r})
+
+@app.task("PAINT", run_in="process", max_attempts=1)
+def {name}():
+    try:
+        raise KeyError("colour")
+    except KeyError as error:
+        raise ValueError("no colour") from error
+"""
+
+
+def test_a_process_that_finds_newer_code_leaves_the_job_to_others(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E1
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "painting_of_this_test.py"
+    file.write_text(PAINT.format(url=sqlite_url, name="paint"))
+    module = importlib.import_module("painting_of_this_test")
+    ident = module.paint.enqueue().job.id
+    file.write_text(
+        PAINT.format(url=sqlite_url, name="paint_and_dry")
+    )  # a deploy replaces the files under an old worker
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    assert drain(module.app).unreadable == 1
+    job = module.app.jobs.get(ident)
+    assert (job.status, job.attempts) == (Status.QUEUED, 0)
+    assert "painting_of_this_test.paint is not a task in the handler's process" in job.error["message"]
+    sys.modules.pop("painting_of_this_test")
+    newer = importlib.import_module("painting_of_this_test")
+    module.app.close()
+    with newer.app.db.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET due_at = NULL, next_retry_at = NULL")
+    drain(newer.app)
+    job = newer.app.jobs.get(ident)
+    assert (job.status, job.error["type"], job.error["trace"][-1]) == (
+        Status.FAILED,
+        "ValueError",
+        "ValueError: no colour",
+    )
+    assert "KeyError: 'colour'" in job.error["trace"]  # what led to it comes with it, out of the process  # A6
+    newer.app.close()

@@ -43,6 +43,25 @@ def test_the_cause_is_kept_with_its_source_lines_oldest_first(app: Duly) -> None
     assert not any("duly/jobs" in line for line in trace)
 
 
+def test_an_error_within_a_group_keeps_what_led_to_it() -> None:  # A6
+    def load() -> None:
+        try:
+            {}["order"]
+        except KeyError as error:
+            raise ValueError("no such order") from error
+
+    with pytest.raises(ExceptionGroup) as raised:
+        try:
+            load()
+        except ValueError as error:
+            raise ExceptionGroup("several", [error, TypeError("t")]) from None
+    lines = [line.strip() for line in chained(raised.value)]
+    assert [line for line in lines if line.endswith(("KeyError: 'order'", "no such order", "TypeError: t"))] == [
+        "KeyError: 'order'", "ValueError: no such order", "+ 2: TypeError: t",
+    ]  # fmt: skip
+    assert "The above exception was the direct cause of the following exception:" in lines
+
+
 def test_a_traceback_is_bounded_whatever_was_raised() -> None:
     def deep(n: int) -> None:
         if n:

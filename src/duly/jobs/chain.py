@@ -25,12 +25,7 @@ def chained(error: BaseException) -> list[str]:
     words = ""
     while one is not None and len(links) < EXCEPTIONS and not any(one is known for known, _ in links):
         links.append((one, words))
-        if one.__cause__ is not None:
-            one, words = one.__cause__, _CAUSE
-        elif one.__context__ is not None and not one.__suppress_context__:
-            one, words = one.__context__, _CONTEXT
-        else:
-            one = None
+        one, words = _before(one) or (None, "")
     lines: list[str] = []
     for found, after in reversed(links):
         lines += _lines(found)
@@ -50,11 +45,20 @@ def _lines(error: BaseException, depth: int = 0) -> list[str]:
     out.append(_named(error))
     if isinstance(error, BaseExceptionGroup) and depth < 2:
         for number, inner in enumerate(error.exceptions[:5], start=1):
-            out += [
-                f"  + {number}: {line}" if place == 0 else f"    {line}"
-                for place, line in enumerate(_lines(inner, depth + 1))
-            ]
+            lines = _lines(inner, depth + 1)
+            if (before := _before(inner)) is not None:
+                lines = [*_lines(before[0], 2), before[1], *lines]
+            out += [f"  + {number}: {line}" if place == 0 else f"    {line}" for place, line in enumerate(lines)]
     return out
+
+
+def _before(error: BaseException) -> tuple[BaseException, str] | None:
+    """What an error followed from, and how."""
+    if error.__cause__ is not None:
+        return error.__cause__, _CAUSE
+    if error.__context__ is not None and not error.__suppress_context__:
+        return error.__context__, _CONTEXT
+    return None
 
 
 def _walked(tb: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

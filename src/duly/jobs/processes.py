@@ -31,7 +31,7 @@ from duly.jobs.codec import encode_output
 from duly.jobs.copies import leave
 from duly.jobs.run import CURRENT, UnreadableInput
 from duly.jobs.task import Task
-from duly.kernel.errors import DulyError, InvalidArgument, PermanentError, Retry, Signal, Snooze
+from duly.kernel.errors import DulyError, InvalidArgument, PermanentError, Retry, Signal, Snooze, brief
 from duly.kernel.exception_group import decisive, others
 
 _spawn = multiprocessing.get_context("spawn")
@@ -67,6 +67,10 @@ class RemoteFailure(DulyError):
     def __init__(self, kind: str, message: str, trace: list[str]) -> None:
         self.kind, self.trace = kind, trace
         super().__init__(f"{kind}: {message}")
+
+
+class HandlerMissing(PermanentError):
+    """The process finds no task where its worker has one: its code is newer or older than the worker's, or it never was there."""
 
 
 class Child:
@@ -114,9 +118,12 @@ class Child:
         if kind == "done":
             return rest[0], rest[1]
         if kind == "signal":
+            rest[0].trace = rest[1]
             raise rest[0]
         if kind == "unreadable":
             raise UnreadableInput(*rest)
+        if kind == "missing":
+            raise HandlerMissing(rest[0])
         raise RemoteFailure(rest[0], rest[1], rest[2])
 
     def _answer(self) -> Any:
@@ -210,6 +217,26 @@ def address(task: Task[Any, Any]) -> tuple[str, str]:
     return task.fn.__module__, task.fn.__qualname__
 
 
+def is_here(task: Task[Any, Any]) -> bool:
+    """Is a handler where a process would look for it? Then a process that does not find it has other code."""
+    module, name = address(task)
+    try:
+        return isinstance(_found(module, name), Task)
+    except Exception:
+        return False
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = (
+        sys.modules["__mp_main__"]
+        if module == "__main__" and "__mp_main__" in sys.modules
+        else importlib.import_module(module)
+    )
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
 def _serve(pipe: Any) -> None:
     """The child's loop."""
     threading.Thread(target=_end_with_the_worker, name="duly-parent", daemon=True).start()
@@ -226,15 +253,14 @@ def _serve(pipe: Any) -> None:
         except (EOFError, OSError):
             return
         try:
-            found: Any = (
-                sys.modules["__mp_main__"]
-                if module == "__main__" and "__mp_main__" in sys.modules
-                else importlib.import_module(module)
-            )
-            for part in name.split("."):
-                found = getattr(found, part)
-            if not isinstance(found, Task):
-                raise PermanentError(f"{module}.{name} is not a task in the handler's process")
+            try:
+                found = _found(module, name)
+                problem = "" if isinstance(found, Task) else "what is there is no task"
+            except Exception as error:
+                problem = brief(error)
+            if problem:
+                pipe.send((turn, "missing", f"{module}.{name} is not a task in the handler's process: {problem}"))
+                continue
             try:
                 arguments = found.codec.decode(text)
             except InvalidArgument as error:
@@ -258,16 +284,16 @@ def _raised(error: BaseException) -> tuple[Any, ...]:
     """What a handler raised, as an answer: rebuilt, so that only plain values travel."""
     group, error = error, decisive(error)
     if isinstance(error, Snooze):
-        return "signal", error
-    if isinstance(error, Retry):
-        return "signal", Retry(str(error), after=error.after)
-    if isinstance(error, Signal):
-        kind = type(error) if type(error) in Signal.__subclasses__() else PermanentError
-        return "signal", kind(str(error))
+        return "signal", error, []
     try:
         message = str(error) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
+    if isinstance(error, Retry):
+        return "signal", Retry(message, after=error.after), chained(group)
+    if isinstance(error, Signal):
+        kind = type(error) if type(error) in Signal.__subclasses__() else PermanentError
+        return "signal", kind(message), chained(group)
     return "error", type(error).__name__, message[:4000], chained(group)
 
 

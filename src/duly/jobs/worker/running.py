@@ -327,6 +327,11 @@ class Running(Accounts):
             outcome = Outcome(OutcomeKind.SUCCEEDED, output or "{}", error)
         except UnreadableInput as error:
             outcome = self._left_to_others(run, error)
+        except processes.HandlerMissing as missing:
+            if processes.is_here(task):  # a deploy has replaced the code behind this worker, so it is left to others
+                outcome = self._left_to_others(run, UnreadableInput("task", f"{missing}."))
+            else:
+                outcome = failed(run, missing, self.clock.now())
         except processes.ChildDied as died:
             interrupted: BaseException = asyncio.CancelledError() if run.reason is not None else died
             outcome = failed(run, interrupted, self.clock.now())
