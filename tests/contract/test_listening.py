@@ -50,7 +50,7 @@ def test_a_listening_connection_that_died_is_noticed_and_listens_again(
     assert lost.wait(5)
     assert listener.problem or again.is_set()
     proxy.swallow = False
-    monkeypatch.setattr(postgres, "_LISTENING", b"SELECT count(*) FROM pg_listening_channels()")
+    monkeypatch.setattr(postgres, "_LISTENING", b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_listening_channels()")
     assert again.wait(5)
     rung.clear()
     with psycopg.connect(pg_url, autocommit=True) as connection:

@@ -44,9 +44,11 @@ def test_the_cause_is_kept_with_its_source_lines_oldest_first(app: Duly) -> None
 
 
 def test_an_error_within_a_group_keeps_what_led_to_it() -> None:  # A6
+    orders: dict[str, int] = {}
+
     def load() -> None:
         try:
-            {}["order"]
+            orders["order"]
         except KeyError as error:
             raise ValueError("no such order") from error
 

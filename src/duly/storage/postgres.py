@@ -282,7 +282,7 @@ def next_ids(connection: Connection, table: str, count: int) -> list[int]:
 #: Seconds between questions on the connection that listens, and for which their answer is waited. A connection whose other end has gone
 #: without a word (a proxy, a load balancer) is known after both.
 PULSE, ANSWER = 5.0, 5.0
-_LISTENING = b"SELECT count(*) FROM pg_listening_channels()"
+_LISTENING = b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_listening_channels()"
 
 
 class Listener:
