@@ -125,7 +125,7 @@ class Duly:
 
     @property
     def keys(self) -> Keys:
-        """Looking at the keys of ``@idempotent_task`` and of HTTP requests, and forgetting one."""
+        """Looking at the keys of ``@idempotent_task`` and of HTTP requests, and forgetting one; ``keys.jobs``: those of ``enqueue(key=…)``."""
         from duly.idempotency.keys import Keys
 
         self.open()

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from contract.hands import NOON, Hand, K, Later, rows, together, wait_until
-from duly import Duly, InvalidArgument, KeyConflict, Status
+from contract.hands import NOON, Hand, K, Later, audit, rows, together, wait_until
+from duly import Duly, InvalidArgument, KeyConflict, NotFound, Status, WrongState
 from duly.jobs.enqueue import NewJob
 from duly.jobs.job import LIVE
 from duly.jobs.prune import prune_expired
@@ -444,3 +444,63 @@ def test_what_is_known_of_a_pruned_job_goes_with_its_key_to_no_other(
     clock.advance(9 * DAY)
     assert send("k").created
     assert rows(app, "SELECT task, ended FROM job_keys") == [(None, None)]
+
+
+def test_keys_of_jobs_are_listed_with_who_holds_them_and_until_when(
+    app: Duly, send: Callable[..., Any], hand: Hand, clock: ManualClock
+) -> None:  # D2
+    keys = app.keys.jobs
+    gone = send("gone").job.id
+    app.jobs.cancel(gone)
+    clock.advance(30 * DAY)
+    assert prune_expired(app.db) == 1
+    done = send("done").job.id
+    hand.succeed(hand.one())
+    send("lapsed", unique_until=timedelta(seconds=5))
+    clock.advance(5)
+    day = send("day", unique_until=DAY, tenant="acme").job.id
+    start = send("start", unique_until="start", queue="other").job.id
+    seen = [(one.key, one.job_id, one.task, one.status, one.pruned, one.scope, one.until) for one in keys.find()[0]]
+    assert seen == [
+        ("start", start, "X", "queued", False, "start", None),
+        ("day", day, "X", "queued", False, "until", clock.now() + DAY),
+        ("done", done, "X", "succeeded", False, "forever", None),
+        ("gone", gone, "X", "cancelled", True, "forever", None),
+    ]
+    paged: list[str] = []
+    cursor = None
+    while True:
+        page, cursor = keys.find(1, cursor)
+        paged += [one.key for one in page]
+        if cursor is None:
+            break
+    assert paged == ["start", "day", "done", "gone"]
+    for wanted in ({"tenant": "acme"}, {"key": "day"}):
+        assert [one.key for one in keys.find(**wanted)[0]] == ["day"]
+    assert [one.key for one in keys.find(queue="other", task="X")[0]] == ["start"]
+    assert keys.find(task="Y") == ([], None)
+    for wrong in ("nonsense", "zz", "5b5d", "6e756c6c", "5b312c322c332c345d"):
+        with pytest.raises(InvalidArgument, match="cursor"):
+            keys.find(10, wrong)
+
+
+def test_a_forgotten_key_of_a_job_is_free_and_the_trail_says_why(
+    app: Duly, send: Callable[..., Any], hand: Hand
+) -> None:  # D2
+    keys = app.keys.jobs
+    first = send("k", unique_until="done").job.id
+    with pytest.raises(WrongState, match=f"held by job {first}, which is queued"):
+        keys.forget("k", "the wrong amount")
+    with pytest.raises(WrongState, match="by now"):
+        keys.forget("k", "looked at before", force=True, job_id=first + 1)
+    for other in ({"queue": "other"}, {"tenant": "acme"}):
+        with pytest.raises(NotFound):
+            keys.forget("k", "not this one", **other)
+    with pytest.raises(InvalidArgument, match="reason"):
+        keys.forget("k", "  ")
+    assert keys.forget("k", "the wrong amount", "cli:ann", force=True).job_id == first
+    second = send("k").job.id
+    hand.succeed(hand.one())  # the first, whose key it is no longer
+    assert (second != first, keys.get("k").job_id) == (True, second)
+    told = [row["meta"] for row in audit(app, str(first)) if row["action"] == "JOB_KEY_FORGOTTEN"]
+    assert [(one["reason"], one["was"], one["forced"]) for one in told] == [("the wrong amount", "queued", True)]

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from contract.hands import audit
 from duly import Duly
 from duly.idempotency import idempotent_task
+from duly.jobs.enqueue import NewJob
 from duly.testing import drain
 from web.hands import problem
 
@@ -74,3 +75,46 @@ def test_a_key_is_seen_and_forgotten_on_its_page(app: Duly, client: Callable[...
     assert (said.status_code, "is forgotten" in said.text) == (200, True)
     assert app.keys.find() == ([], None)
     assert [row["meta"]["reason"] for row in audit(app, key.key)] == ["out of paper"]
+
+
+def test_operators_forget_keys_of_jobs_over_rest_and_on_their_page(
+    app: Duly, client: Callable[..., TestClient]
+) -> None:  # D2
+    path = "/api/v1/job-keys"
+
+    @app.task("print")
+    def print_(to: str) -> None: ...
+
+    def put(key: str, tenant: str = "default") -> int:
+        return int(print_.using(key=key, tenant=tenant).enqueue("Ann").job.id)
+
+    first, _, theirs = put("a"), put("b"), put("c", "acme")
+    app.engine.maker.make(NewJob("default", "ig", "PUBLISH", "{}", 4, key="post"))
+    operator, viewer, acme = client("operator"), client("viewer"), client("operator", tenant="acme")
+    page = viewer.get(path, params={"limit": 2}).json()
+    rest = viewer.get(path, params={"limit": 2, "cursor": page["next"]}).json()
+    assert [one["key"] for one in page["keys"] + rest["keys"]] == ["post", "c", "b", "a"]
+    assert [one["job_id"] for one in acme.get(path).json()["keys"]] == [theirs]
+    body = {"key": "a", "reason": "the wrong amount"}
+    problem(viewer.post(f"{path}/forget", json=body), 403)
+    problem(acme.post(f"{path}/forget", json=body), 404)
+    problem(operator.post(f"{path}/forget", json={"key": "a"}), 422)
+    problem(operator.post(f"{path}/forget", json=body), 409)
+    problem(operator.post(f"{path}/forget", json=body | {"force": True, "job_id": 99}), 409)
+    said = problem(operator.post(f"{path}/forget", json=body | {"key": "post", "queue": "ig", "force": True}), 422)
+    assert "duly keys forget --jobs" in str(said)
+    gone = operator.post(f"{path}/forget", json=body | {"force": True, "job_id": first})
+    assert (gone.status_code, gone.json()["job_id"], gone.json()["status"]) == (200, first, "queued")
+
+    seen = viewer.get("/keys/jobs").text
+    assert ("/keys/jobs/forget" in seen, ">b<" in seen, ">post<" in seen) == (False, True, True)
+    assert operator.get("/keys/jobs?key=post").text.count("/keys/jobs/forget") == 0
+    assert "/keys/jobs/forget" in operator.get("/keys/jobs?queue=default&task=print").text
+    assert "No key fits" in operator.get("/keys/jobs?tenant=nobody").text
+    form = {"key": "b", "on": "default", "tenant": "default", "job": str(first + 1), "force": "yes", "back": "/keys/jobs", "reason": "r"}  # fmt: skip
+    assert viewer.post("/keys/jobs/forget", data=form).status_code == 403
+    refused = operator.post("/keys/jobs/forget", data=form | {"key": "post", "on": "ig"}).text
+    assert "duly keys forget --jobs" in refused
+    done = operator.post("/keys/jobs/forget", data=form)
+    assert (done.status_code, "is forgotten" in done.text) == (200, True)
+    assert [one.key for one in app.keys.jobs.find()[0]] == ["post", "c"]

@@ -14,6 +14,7 @@ from duly.audit.store import record
 from duly.idempotency.reservation import Reservation, State
 from duly.idempotency.sql import SqlStore
 from duly.idempotency.store import ROUNDS, KeyFilter, Store
+from duly.jobs.keys import JobKeys
 from duly.kernel.errors import InvalidArgument, NotFound, StoreUnavailable, WrongState
 from duly.kernel.payload import check_text, check_whole
 from duly.storage.database import Database
@@ -44,10 +45,13 @@ class Key:
 
 
 class Keys:
-    """``app.keys``: the keys of ``@idempotent_task`` and of ``IdempotencyMiddleware``. ``at``: the same in another store, such as a RedisStore."""
+    """``app.keys``: the keys of ``@idempotent_task`` and of ``IdempotencyMiddleware``. ``at``: the same in another store, such as a RedisStore.
+
+    ``jobs``: the keys of ``enqueue(key=…)``.
+    """
 
     def __init__(self, db: Database, store: Store) -> None:
-        self.db, self.store = db, store
+        self.db, self.store, self.jobs = db, store, JobKeys(db)
 
     def at(self, store: Store) -> Keys:
         """The keys of another store. What is forgotten there is audited in this application's database."""

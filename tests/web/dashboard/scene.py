@@ -6,6 +6,7 @@ make all of it hostile.
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,9 @@ from duly import Cron, Daily, Duly, Every, PermanentError
 from duly.automations import Automations
 from duly.automations.protocol import FINISH
 from duly.automations.providers.base import Answer, Question, ToolCall, Usage
+from duly.idempotency.plan import Admit
+from duly.idempotency.reservation import Ask, Terms
+from duly.idempotency.store import Holding
 from duly.jobs.tables import workers
 from duly.kernel.windows import Window
 from duly.outbox import Outbox
@@ -104,6 +108,8 @@ class Town:
             "publication": f"/publishing/{self.post}",
             "outbox": "/outbox",
             "message": f"/outbox/{self.message}",
+            "keys": "/keys",
+            "keys-of-jobs": "/keys/jobs",
             "failures": "/failures",
             "jobs-failures": "/jobs?status=failed&error=PermanentError&since=24h",
             "calendar": "/calendar?tz=Europe/Rome",
@@ -231,6 +237,7 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
         _publishing(app, time, x),
         *rounds,
     )
+    _keys(app, x)
     _blackouts(app, x)
     _worker(app, "worker-1", ["default", "mail", "media", "reports", "automations"])
     return town
@@ -271,6 +278,22 @@ def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, 
     room.tick()
     room.members.set(choir.id, members[0].id, channels=["email", "log"], actor="user:ann")
     return choir.id, room.list(choir.id, status="open")[0].id, room.list(choir.id, status="closed")[0].id
+
+
+def _keys(app: Duly, x: str) -> None:
+    """Calls that are in progress, done and failed; and jobs that hold keys until they start, end, a day later and forever."""
+    terms = Terms(timedelta(minutes=6), timedelta(seconds=10))
+    for n, end in enumerate((None, Holding.succeed, Holding.fail)):
+        key = f"duly:v1:task:{hashlib.sha256(bytes([n])).hexdigest()}"
+        decision = app.reservations.reserve(Ask("default", key, f"shop.print_label{x}", f"job:{n + 40}", key, terms))
+        assert isinstance(decision, Admit)
+        if end is not None:
+            end(Holding(app.reservations, decision.reservation, terms), None)
+    for task, key, unique in (
+        ("newsletter.print", "readers-2026-03-27", timedelta(days=1)), ("search.index", "index-4711", "start"), ("bank.match", "account-7", "done"),
+        ("invoice.charge", "charge-2026-03-0000017-of-the-harbour-master-and-company", "forever"),
+    ):  # fmt: skip
+        app.enqueue(task, {"n": 1}, queue="ledger", key=f"{key}{x}"[:200], unique_until=unique)
 
 
 def _blackouts(app: Duly, x: str) -> None:
