@@ -80,7 +80,7 @@ def test_a_key_is_seen_and_forgotten_on_its_page(app: Duly, client: Callable[...
 def test_operators_forget_keys_of_jobs_over_rest_and_on_their_page(
     app: Duly, client: Callable[..., TestClient]
 ) -> None:  # D2
-    path = "/api/v1/job-keys"
+    path = "/api/v1/keys/jobs"
 
     @app.task("print")
     def print_(to: str) -> None: ...

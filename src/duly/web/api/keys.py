@@ -1,4 +1,4 @@
-"""``/api/v1/keys``: the keys of idempotent functions and HTTP requests that are kept in the database, and forgetting one; ``/api/v1/job-keys``:
+"""``/api/v1/keys``: the keys of idempotent functions and HTTP requests that are kept in the database, and forgetting one; ``/api/v1/keys/jobs``:
 the same for keys that jobs hold.
 
 Nothing that a call was given or returned is shown. Source: R004-8.
@@ -122,6 +122,37 @@ def routes(app: Duly) -> Any:
         )  # fmt: skip
         return KeyPage(keys=[_shown(one) for one in found], next=following)
 
+    # before those of one key: every key of a function is a hash, and none is called jobs
+    @made.get("/keys/jobs", response_model=JobKeyPage)
+    def find_job_keys(
+        who: Viewer,
+        queue: Annotated[Name | None, Query()] = None,
+        task: Annotated[Name | None, Query()] = None,
+        key: Annotated[str | None, Query(max_length=500)] = None,
+        tenant: TenantIn = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> JobKeyPage:
+        """List the keys that jobs hold, newest job first. With ``task``, a page may hold fewer keys than ``limit`` and others behind it."""
+        found, following = app.keys.jobs.find(limit, cursor, tenant=whose(who, tenant), queue=queue, task=task, key=key)
+        return JobKeyPage(keys=[_of_job(one) for one in found], next=following)
+
+    @made.post("/keys/jobs/forget", response_model=JobKey, responses=documented(404, 409))
+    def forget_job_key(given: ForgetJobKeyIn, who: Operator, tenant: TenantIn = None) -> JobKey:
+        """Forget a key that a job holds, so that the next enqueue under it makes a job. Answers how it stood.
+
+        Keys of jobs that a room of Duly makes itself, such as publications, are refused here: ``duly keys forget --jobs`` forgets them.
+        """
+        at = whose(who, tenant) or app.settings.tenant
+        held = app.keys.jobs.get(given.key, given.queue, at)
+        check_key_of(held)
+        return _of_job(
+            app.keys.jobs.forget(
+                given.key, given.reason, who.actor, queue=given.queue, tenant=at, force=given.force,
+                job_id=held.job_id if given.job_id is None else given.job_id,
+            )
+        )  # fmt: skip
+
     @made.get("/keys/{key}", response_model=Key, responses=documented(404))
     def show_key(key: Which, who: Viewer, response: Response, tenant: TenantIn = None) -> Key:
         """One key: who has it or had it, since when, and until when."""
@@ -140,36 +171,6 @@ def routes(app: Duly) -> Any:
             check_tag(if_match, _tag(found))
             token = found.token
         return _shown(app.keys.forget(key, given.reason, who.actor, at, given.force, token))
-
-    @made.get("/job-keys", response_model=JobKeyPage)
-    def find_job_keys(
-        who: Viewer,
-        queue: Annotated[Name | None, Query()] = None,
-        task: Annotated[Name | None, Query()] = None,
-        key: Annotated[str | None, Query(max_length=500)] = None,
-        tenant: TenantIn = None,
-        limit: Limit = 50,
-        cursor: Cursor = None,
-    ) -> JobKeyPage:
-        """List the keys that jobs hold, newest job first. With ``task``, a page may hold fewer keys than ``limit`` and others behind it."""
-        found, following = app.keys.jobs.find(limit, cursor, tenant=whose(who, tenant), queue=queue, task=task, key=key)
-        return JobKeyPage(keys=[_of_job(one) for one in found], next=following)
-
-    @made.post("/job-keys/forget", response_model=JobKey, responses=documented(404, 409))
-    def forget_job_key(given: ForgetJobKeyIn, who: Operator, tenant: TenantIn = None) -> JobKey:
-        """Forget a key that a job holds, so that the next enqueue under it makes a job. Answers how it stood.
-
-        Keys of jobs that a room of Duly makes itself, such as publications, are refused here: ``duly keys forget --jobs`` forgets them.
-        """
-        at = whose(who, tenant) or app.settings.tenant
-        held = app.keys.jobs.get(given.key, given.queue, at)
-        check_key_of(held)
-        return _of_job(
-            app.keys.jobs.forget(
-                given.key, given.reason, who.actor, queue=given.queue, tenant=at, force=given.force,
-                job_id=held.job_id if given.job_id is None else given.job_id,
-            )
-        )  # fmt: skip
 
     return made
 
