@@ -374,6 +374,14 @@ class Fired(TypedDict):
     sessions: list[Wanted]
 
 
+class ForgetJobKeyIn(TypedDict):
+    key: str
+    queue: NotRequired[str]
+    reason: str
+    job_id: NotRequired[int | None]
+    force: NotRequired[bool]
+
+
 class ForgetKeyIn(TypedDict):
     reason: str
     force: NotRequired[bool]
@@ -516,6 +524,26 @@ class JobAttempt(TypedDict):
     started_at: str | None
     ended_at: str
     error: Any
+
+
+class JobKey(TypedDict):
+    """A key that a job was enqueued with, and that is taken."""
+
+    tenant: str
+    queue: str
+    key: str
+    job_id: int
+    task: str | None
+    status: str | None
+    pruned: bool
+    scope: Literal["start", "done", "forever", "until"]
+    until: str | None
+    since: str
+
+
+class JobKeyPage(TypedDict):
+    keys: list[JobKey]
+    next: str | None
 
 
 class JobsBulkIn(TypedDict):
@@ -2411,6 +2439,38 @@ class KeysCalls:
                 "limit": limit,
                 "cursor": cursor,
             },
+        )
+        return found
+
+    def find_job_keys(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        key: str | None = None,
+        tenant: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> JobKeyPage:
+        """List the keys that jobs hold, newest job first. With ``task``, a page may hold fewer keys than ``limit`` and others behind it."""
+        found: JobKeyPage = self._send(
+            "GET",
+            "/api/v1/keys/jobs",
+            query={"queue": queue, "task": task, "key": key, "tenant": tenant, "limit": limit, "cursor": cursor},
+        )
+        return found
+
+    def forget_job(
+        self, *, tenant: str | None = None, idempotency_key: str | None = None, **given: Unpack[ForgetJobKeyIn]
+    ) -> JobKey:
+        """Forget a key that a job holds, so that the next enqueue under it makes a job. Answers how it stood. Keys of jobs that a room of
+        Duly makes itself, such as publications, are refused here: ``duly keys forget --jobs`` forgets them."""
+        found: JobKey = self._send(
+            "POST",
+            "/api/v1/keys/jobs/forget",
+            query={"tenant": tenant},
+            body=given,
+            headers={"idempotency-key": idempotency_key},
         )
         return found
 
