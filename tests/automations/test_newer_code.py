@@ -9,7 +9,9 @@ import pytest
 
 from automations.hands import Ai, Stage, calls
 from duly import Duly
+from duly.automations import Automations
 from duly.automations.automation import Definition
+from duly.automations.definitions import DefinitionStore
 from duly.jobs.house import Housekeeper
 from duly.jobs.worker import Worker
 from duly.kernel.errors import WrongState
@@ -165,9 +167,57 @@ def test_an_old_process_puts_no_old_definition_of_an_automation_back(start) -> N
     again.stage.room.catch_up()
     assert prompt(again) == "two"
     new.house.say_goodbye()
+    again.stage.app.engine.clock.advance(31)  # type: ignore[attr-defined]
     again.stage.room.catch_up()  # the code was rolled back
     assert prompt(again) == "one"
     assert again.stage.room.behind == set()
+
+
+def test_an_old_process_that_looked_before_newer_code_declared_overwrites_no_automation(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]  # E2
+    one = start("one")
+    one.house.say_goodbye()
+    start("three").house.say_goodbye()
+    one.stage.app.engine.clock.advance(150)
+    put, new = Automations._put, []
+
+    def after_newer_code(self, *given):  # type: ignore[no-untyped-def]
+        """It has looked, and before it writes a process with newer code declares."""
+        monkeypatch.setattr(Automations, "_put", put)
+        new.append(start("two"))
+        return put(self, *given)
+
+    monkeypatch.setattr(Automations, "_put", after_newer_code)
+    old = start("one")
+    assert prompt(old) == "two"
+    assert old.stage.room.behind == {("default", "a")}
+    # a program that does not know the rule puts its own there, and newer code declares again
+    old.stage.app.engine.clock.advance(40)
+    with monkeypatch.context() as without:
+        without.setattr(DefinitionStore, "declared", lambda *_: None)
+        old.ensure()
+    assert prompt(old) == "one"
+    new[0].stage.room.catch_up()
+    assert prompt(old) == "two"
+
+
+@pytest.mark.parametrize(("column", "word"), [("trigger", "MAIL"), ("end_reason", "BORED"), ("type", "CALL")])
+def test_a_word_of_newer_code_in_a_session_stops_no_pass_of_an_old_worker(
+    stage: Stage, column: str, word: str
+) -> None:  # E1
+    a, b = stage.automation("a"), stage.automation("b", "08:30", slot="other")
+    session = stage.room.run(a).session.id
+    stage.room.pause(session)
+    write(stage, f"UPDATE ai_sessions SET \"{column}\" = '{word}', resume_at = NULL WHERE id = {session}")
+    stage.at(8, 30)
+    stage.tick()
+    stage.work()
+    assert stage.ends(b) == ["COMPLETED"]
+    seen = {one.id: one for one in stage.room.sessions()}[session]  # people see it as it is
+    assert getattr(seen, column) == seen.unread == word
+    assert stage.ai.questions and not stage.told("loop_failed")
+    assert stage.rows(f"SELECT rounds FROM ai_sessions WHERE id = {session}") == [(0,)]  # nobody asked in it
 
 
 def test_what_a_person_changed_stays_until_code_declares_something_else(start) -> None:  # type: ignore[no-untyped-def]  # E2

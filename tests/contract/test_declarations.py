@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -10,20 +11,23 @@ from duly import Duly, Every
 from duly.jobs.house import Housekeeper
 from duly.jobs.worker import Worker
 from duly.kernel.events import Event
+from duly.schedules.door import Schedules
+from duly.schedules.store import ScheduleStore
 from duly.testing import ManualClock
 
 
 class Program:
     """A program whose code declares the schedule with an interval, and its worker."""
 
-    def __init__(self, app: Duly, minutes: int) -> None:
+    def __init__(self, app: Duly, minutes: int, is_seen: bool = True) -> None:
         self.app, self.told = app, list[Event]()
         app.listen(self.told.append)
         app.task("REPORT")(lambda: None)
         app.schedule("nightly", Every(60 * minutes), task="REPORT")
         self.worker: Worker = app.worker()
         self.house = Housekeeper(self.worker)
-        self.house.presence()
+        if is_seen:
+            self.house.presence()
 
     def end(self) -> None:
         self.house.say_goodbye()
@@ -31,11 +35,11 @@ class Program:
 
 
 @pytest.fixture
-def start(db_url: str, clock: ManualClock) -> Iterator[Callable[[int], Program]]:
+def start(db_url: str, clock: ManualClock) -> Iterator[Callable[..., Program]]:
     made: list[Program] = []
 
-    def begin(minutes: int) -> Program:
-        made.append(Program(Duly(db_url, clock=clock), minutes))
+    def begin(minutes: int, is_seen: bool = True) -> Program:
+        made.append(Program(Duly(db_url, clock=clock), minutes, is_seen))
         return made[-1]
 
     yield begin
@@ -50,7 +54,7 @@ def every(app: Duly) -> float:
 
 
 def test_an_old_process_that_starts_again_during_a_deploy_puts_nothing_back(
-    app: Duly, start: Callable[[int], Program]
+    app: Duly, start: Callable[..., Program]
 ) -> None:
     old = start(1)
     assert every(app) == 60
@@ -70,13 +74,14 @@ def test_an_old_process_that_starts_again_during_a_deploy_puts_nothing_back(
 
 
 def test_code_that_was_rolled_back_counts_again_when_no_newer_worker_lives(
-    app: Duly, start: Callable[[int], Program], clock: ManualClock
+    app: Duly, start: Callable[..., Program], clock: ManualClock
 ) -> None:
     start(1).end()
     new = start(5)
     back = start(1)  # started before the newer one ends
     assert every(app) == 300
     new.end()
+    clock.advance(31)  # what was declared a moment ago counts: its worker may have no row yet
     back.app.schedules.catch_up()
     assert every(app) == 60
     assert back.app.schedules.behind == set()
@@ -91,7 +96,7 @@ def test_code_that_was_rolled_back_counts_again_when_no_newer_worker_lives(
 
 
 def test_what_code_no_longer_declares_is_shown_and_goes_on(
-    app: Duly, start: Callable[[int], Program], clock: ManualClock
+    app: Duly, start: Callable[..., Program], clock: ManualClock
 ) -> None:
     start(1).end()
     assert app.schedules.undeclared() == []  # no worker lives, so nobody can say
@@ -111,7 +116,7 @@ def test_what_code_no_longer_declares_is_shown_and_goes_on(
     assert app.schedules.get("nightly").state == "active"
 
 
-def test_what_a_person_changed_stays_whatever_code_declared_before(app: Duly, start: Callable[[int], Program]) -> None:
+def test_what_a_person_changed_stays_whatever_code_declared_before(app: Duly, start: Callable[..., Program]) -> None:
     start(1).end()
     app.task("REPORT")(lambda: None)
     app.schedules.set(app.schedules.spec("nightly", Every(90), "REPORT"), actor="ada")
@@ -119,3 +124,60 @@ def test_what_a_person_changed_stays_whatever_code_declared_before(app: Duly, st
     assert every(app) == 90
     start(5).end()
     assert every(app) == 300  # the code declares something else
+
+
+def test_an_old_process_that_looked_before_newer_code_declared_overwrites_nothing(
+    app: Duly, start: Callable[..., Program], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E2
+    start(1).end()
+    start(3).end()
+    clock.advance(150)  # nobody lives, so the old definition would count again
+    put, new = Schedules.set, list[Program]()
+
+    def after_newer_code(self: Schedules, spec: Any, **given: Any) -> Any:
+        """It has looked, and before it writes a process with newer code starts."""
+        if not new:
+            monkeypatch.setattr(Schedules, "set", put)
+            new.append(start(5))
+        return put(self, spec, **given)
+
+    monkeypatch.setattr(Schedules, "set", after_newer_code)
+    old = start(1)
+    assert every(app) == 300
+    assert old.app.schedules.behind == {("default", "nightly")}
+    assert [e.name for e in old.told].count("declaration_old") == 1
+    assert app.schedules.get("nightly").version == 3
+
+
+def test_an_old_process_that_starts_before_the_newer_one_has_its_row_overwrites_nothing(
+    app: Duly, start: Callable[..., Program], clock: ManualClock
+) -> None:  # E2
+    start(1).end()
+    clock.advance(150)
+    new = start(5, is_seen=False)  # it has declared, and its worker is about to begin
+    old = start(1)
+    assert every(app) == 300
+    clock.advance(20)
+    new.house.presence()
+    clock.advance(100)
+    old.app.schedules.catch_up()
+    assert every(app) == 300
+
+
+def test_newer_code_whose_definition_a_program_without_the_rule_replaced_declares_it_again(
+    app: Duly, start: Callable[..., Program], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E2
+    start(1).end()
+    new = start(5)
+    clock.advance(40)
+    with monkeypatch.context() as without:
+        without.setattr(ScheduleStore, "replaced", lambda *_: (set(), set()))
+        old = start(1)
+    assert every(app) == 60
+    new.app.schedules.catch_up()
+    assert every(app) == 300
+    old.app.schedules.sync()
+    assert every(app) == 300
+    new.app.schedules.set(new.app.schedules.spec("nightly", Every(90), "REPORT"), actor="ada")
+    new.app.schedules.catch_up()
+    assert every(app) == 90  # what a person changed is no older code

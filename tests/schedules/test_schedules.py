@@ -168,10 +168,9 @@ def test_schedulers_that_tick_at_the_same_moment_fire_each_occurrence_once(scene
         """UPDATE schedules SET recurrence = '{"kind":"cron","expression":"* * * * *","tz":"America/New_Yrok"}' WHERE name = 'bad'""",
         """UPDATE schedules SET recurrence = '{"kind":"cron","expression":"61 * * * *","tz":"UTC"}' WHERE name = 'bad'""",
         """UPDATE schedules SET recurrence = '[]' WHERE name = 'bad'""",
-        "UPDATE schedules SET catch_up = 'maybe' WHERE name = 'bad'",
         "UPDATE schedules SET queue = '' WHERE name = 'bad'",
     ],
-    ids=["zone", "expression", "shape", "policy", "queue"],
+    ids=["zone", "expression", "shape", "queue"],
 )
 def test_one_bad_row_never_stops_the_others(scene: Scene, damage: str) -> None:  # B010
     for name in ("a", "bad", "b", "c"):
@@ -780,7 +779,7 @@ def test_a_blackout_may_hold_a_schedule_of_one_tenant_only(scene: Scene) -> None
 
 def test_occurrences_due_while_a_row_was_damaged_are_decided_by_what_it_said_before(scene: Scene) -> None:
     scene.set(catch_up="all")
-    scene.sql("UPDATE schedules SET catch_up = 'x' WHERE name = 's'")
+    scene.sql("UPDATE schedules SET recurrence = '[]' WHERE name = 's'")
     assert scene.pass_time(3 * HOUR).broken == 1
     scene.set(catch_up="all", input={"n": 2})
     assert scene.ledger() == [(n, "fired", None) for n in (1, 2, 3)]

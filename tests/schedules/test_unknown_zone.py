@@ -151,16 +151,20 @@ def test_a_schedule_in_a_zone_that_is_not_here_is_carried_refused_where_it_must_
     app.close()
 
 
-def test_a_schedule_of_a_kind_that_only_newer_code_knows_is_left_to_it(sqlite_url: str) -> None:  # E1
+@pytest.mark.parametrize(
+    ("column", "value"), [("recurrence", '{"kind": "lunar"}'), ("overlap", "merge"), ("blackout", "hurry"), ("catch_up", "first(3)")]
+)  # fmt: skip
+def test_what_only_newer_code_knows_of_a_schedule_is_left_to_it(sqlite_url: str, column: str, value: str) -> None:  # E1
     app = Duly(sqlite_url, clock=ManualClock(START))
     app.task("T")(lambda: None)
     for name in ("new", "old"):
         app.schedules.set(app.schedules.spec(name, Every("5m", anchor=START), "T"))
-    app.db.write(
-        lambda c: c.execute(text("UPDATE schedules SET recurrence = '{\"kind\": \"lunar\"}' WHERE name = 'new'"))
-    )
+    change = text(f"UPDATE schedules SET {column} = :value WHERE name = 'new'")
+    app.db.write(lambda c: c.execute(change, {"value": value}))
     assert app.scheduler().tick(START + timedelta(minutes=5)).fired == 1
     new = app.schedules.get("new")
     assert (new.state, new.error) == ("active", None)
-    assert "lunar" in str(new.left)
+    assert value[:5].strip('{"') in str(new.left)
+    app.db.write(lambda c: c.execute(text("UPDATE occurrences SET \"trigger\" = 'moon'")))
+    assert [o.trigger for o in app.schedules.ledger("old")] == ["moon"]
     app.close()

@@ -31,7 +31,7 @@ from duly.automations.records import RecordStore
 from duly.automations.session import SessionType, Status
 from duly.automations.store import SessionStore
 from duly.automations.tables import ai_messages, automations
-from duly.jobs.declarations import is_behind, living
+from duly.jobs.declarations import is_ahead, is_behind, is_late, living
 from duly.kernel.errors import InvalidArgument, UnreadableHere, brief
 from duly.kernel.localtime import zone
 from duly.kernel.payload import MOST_ID
@@ -134,21 +134,31 @@ class DefinitionStore:
             self.records.say(connection, known.seed_session_id, d.messages, now)
 
     def declared(self, connection: Connection, ident: int, tenant: str, d: Definition) -> str | None:
-        """How a definition of code stands: ``last``, code declared it last; ``behind``, newer code has replaced it and lives; None: it counts."""
+        """How a definition of code stands: ``last``, code declared it last; ``behind``, newer code has replaced it and lives; ``ahead``, older code
+        has put its own in its place; None: it is a new one, or its newer one lives no more. What is not ``last`` or ``behind`` counts."""
         kept = connection.execute(select(A.declared).where(A.id == ident)).scalar() or {}
-        own, last = definition_mark(d), kept.get("last")
+        own, last, at = definition_mark(d), kept.get("last"), kept.get("at")
         if own == last:
             return "last"
+        if last is None:
+            return None
         lives = living(self.db, connection).get(declaration(tenant, d.name), ())
+        late = is_late(self.db.present(connection), None if at is None else datetime.fromisoformat(at))
         # as the rule wants it: the order in which they came first, and behind it the one that counts now
-        return "behind" if last is not None and is_behind(own, [*kept.get("order", ()), last], lives) else None
+        order = [*kept.get("order", ()), last]
+        return "behind" if is_behind(own, order, lives, late) else "ahead" if is_ahead(own, order) else None
 
     def note_declared(self, connection: Connection, ident: int, d: Definition) -> None:
         """Code declares an automation so."""
         kept = connection.execute(select(A.declared).where(A.id == ident)).scalar() or {}
         own = definition_mark(d)
         order = list(dict.fromkeys([*kept.get("order", ()), own]))[-MOST_MARKS:]
-        connection.execute(update(automations).where(A.id == ident).values(declared={"last": own, "order": order}))
+        now = self.db.present(connection)
+        connection.execute(
+            update(automations)
+            .where(A.id == ident)
+            .values(declared={"last": own, "order": order, "at": now.isoformat()})
+        )
 
     def undeclared(self, connection: Connection, tenant: str | None) -> list[tuple[str, str]]:
         """(tenant, name) of automations that code declared once and no living worker's code declares now; none where no worker says."""

@@ -87,18 +87,31 @@ class Editing(Equipment):
         ident = known
         found = self.get(ident, where)
         stands = self._db.read(lambda c: self._definitions.declared(c, ident, where, d))
-        if stands == "behind":
-            if (where, d.name) not in self.behind:
-                self._app.events.emit("declaration_old", "warning", automation_name=d.name, tenant=where)
+        if stands not in ("last", "behind"):
+            found, stands = self._put(ident, where, d, actor)
+        if stands != "behind":
+            self.behind.discard((where, d.name))
+        elif (where, d.name) not in self.behind:
             self.behind.add((where, d.name))
-            return found
-        self.behind.discard((where, d.name))
-        if stands == "last":
-            return found
-        if found.definition != d or found.unreadable:
-            found = self.update(ident, d, tenant=where, actor=actor)
-        self._db.write(lambda c: self._definitions.note_declared(c, ident, d))
+            self._app.events.emit("declaration_old", "warning", automation_name=d.name, tenant=where)
         return found
+
+    def _put(self, ident: int, where: str, d: Definition, actor: str) -> tuple[Automation, str | None]:
+        """Write a definition that code declares, unless newer code has declared it since somebody looked (E2). Returns how it stood then, too."""
+        done, stands = Pass(), None
+
+        def act(c: Connection) -> Automation:
+            nonlocal stands
+            known = self._locked(c, ident, where, lambda found: (found.definition.slot, d.slot))
+            stands = self._definitions.declared(c, ident, where, d)
+            if stands in ("last", "behind"):
+                return known
+            if known.definition != d or known.unreadable:
+                known = self._change(c, known, d, done, actor, is_whole=True)
+            self._definitions.note_declared(c, ident, d)
+            return known
+
+        return self._changed(act, done), stands
 
     def declarations(self) -> dict[str, str]:
         """What this program declares and defines, for a worker's row: automations with a mark of the definition, and tools."""
@@ -111,8 +124,17 @@ class Editing(Equipment):
         return self._read(lambda c: self._definitions.undeclared(c, tenant))
 
     def catch_up(self) -> None:
-        """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again."""
-        for where, name in sorted(self.behind):
+        """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again. So does what a
+        program that does not know the rule has put an older definition in the place of."""
+
+        def ahead(c: Connection) -> set[tuple[str, str]]:
+            named = {at: self._definitions.named(c, at[1], at[0]) for at in self._declared}
+            return {
+                at for at, ident in named.items()
+                if ident is not None and self._definitions.declared(c, ident, at[0], self._declared[at]) == "ahead"
+            }  # fmt: skip
+
+        for where, name in sorted(self.behind | self._read(ahead) if self._declared else set()):
             self._declare(where, self._declared[where, name], "code")
 
     def update(
@@ -135,27 +157,34 @@ class Editing(Equipment):
                 raise WrongState(
                     f"automation {known.id}", f"at version {known.version}", f"be changed from version {version}"
                 )
-            base, d = known.definition, changed(known)
+            d = changed(known)
             # a definition that is given whole replaces what newer code has written; a change of a part of it would lose the rest
             is_whole = isinstance(changes, Definition)
             merged = set() if isinstance(changes, Definition) else {"asking" if n in ASKING else n for n in changes}
             for part in sorted(merged & {"limits", "asking"} & set(known.unreadable)):
                 written = f"written by newer code ({known.unreadable[part]})"
                 raise WrongState(f"{part} of automation {known.name}", written, "be changed by this program")
-            if d.slot != base.slot and self.controller.store.unended(c, known.id):
-                raise WrongState(f"automation {known.name}", "in its slot, or about to be", "change its slot")
-            if self._definitions.named(c, d.name, known.tenant) not in (None, known.id):
-                raise name_taken(d.name)
-            now = self._db.present(c)
-            moved = d.schedule != base.schedule
-            if moved:
-                self.controller.drop(c, known.id, RESCHEDULED if known.is_enabled else OFF, now, done, actor)
-            self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None, is_whole=is_whole)
-            fields = [name for name in Definition.__slots__ if getattr(d, name) != getattr(base, name)]
-            self._definitions.audit(c, known.id, known.tenant, actor, CHANGED, fields=fields)
-            return self._known(c, known.id)
+            return self._change(c, known, d, done, actor, is_whole)
 
         return self._changed(act, done)
+
+    def _change(
+        self, c: Connection, known: Automation, d: Definition, done: Pass, actor: str, is_whole: bool
+    ) -> Automation:
+        """Write a new version of an automation under the locks of its slots and its row. Raises WrongState, InvalidArgument."""
+        base = known.definition
+        if d.slot != base.slot and self.controller.store.unended(c, known.id):
+            raise WrongState(f"automation {known.name}", "in its slot, or about to be", "change its slot")
+        if self._definitions.named(c, d.name, known.tenant) not in (None, known.id):
+            raise name_taken(d.name)
+        now = self._db.present(c)
+        moved = d.schedule != base.schedule
+        if moved:
+            self.controller.drop(c, known.id, RESCHEDULED if known.is_enabled else OFF, now, done, actor)
+        self._definitions.change(c, known, d, now, actor, reference_at=now if moved else None, is_whole=is_whole)
+        fields = [name for name in Definition.__slots__ if getattr(d, name) != getattr(base, name)]
+        self._definitions.audit(c, known.id, known.tenant, actor, CHANGED, fields=fields)
+        return self._known(c, known.id)
 
     def enable(
         self, automation: int | str, *, tenant: str | None = None, actor: str = "code", reason: str = ""

@@ -74,6 +74,7 @@ from duly.kernel.localtime import instant_on, local_date, zone
 from duly.kernel.payload import check_value
 from duly.kernel.recurrence import CivilSchedule
 from duly.kernel.verdict import Kind, Refusal, Verdict
+from duly.kernel.words import is_known
 
 #: Seconds between two writes of what is being said.
 SHOWN_EVERY = 0.25
@@ -207,14 +208,19 @@ class Rounds:
         try:
             state = self._read(connection)
             allowed, _ = state.allowed, state.context
-            self.records.rounds(connection, state.session.id)
-            self.records.calls(connection, state.session.id)
+            rounds, calls = (
+                self.records.rounds(connection, state.session.id),
+                self.records.calls(connection, state.session.id),
+            )
+            words = [*(one.reason for one in rounds), *(one.status for one in calls)]
+            if unread := state.session.unread or next((str(word) for word in words if not is_known(word)), ""):
+                raise ValueError(f"the word {unread!r}")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             problem = f"{self.fence.session_id} holds what this program cannot read: {brief(error)}"
             raise UnreadableInput("session", problem, NEWER) from None
         found = state.automation
-        if found is not None and (unread := {name: why for name, why in found.unreadable.items() if name in CONCERNED}):
-            name, why = next(iter(unread.items()))
+        if found is not None and (parts := {name: why for name, why in found.unreadable.items() if name in CONCERNED}):
+            name, why = next(iter(parts.items()))
             problem = f"of automation {found.name} holds what this program cannot read: {why}"
             raise UnreadableInput(name, problem, NEWER)
         missing = [name for name in allowed.names if self.running.tools.find(name) is None]

@@ -12,7 +12,14 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias
 
-from duly.automations.session import ExecutionTrigger, RoundReason, SessionEndReason, SessionType, resume_reason
+from duly.automations.session import (
+    RESUMABLE,
+    ExecutionTrigger,
+    RoundReason,
+    SessionEndReason,
+    SessionType,
+    resume_reason,
+)
 from duly.kernel.localtime import TICK
 from duly.kernel.recurrence import Schedule
 
@@ -200,7 +207,9 @@ def _following(schedule: Schedule, after: datetime) -> datetime | None:
 
 
 def _is_ready(one: Incomplete, now: datetime) -> bool:
-    return one.resume_at is None or one.resume_at <= now
+    # one that stopped for a reason that only newer code knows is left to newer code
+    is_resumable = one.end_reason is None or one.end_reason in RESUMABLE
+    return is_resumable and (one.resume_at is None or one.resume_at <= now)
 
 
 def _skipped(schedule: Schedule, first: datetime, until: datetime, reason: str) -> Skipped:

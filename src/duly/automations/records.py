@@ -19,6 +19,7 @@ from duly.automations.providers.base import Message, Original, Role, ToolCall, U
 from duly.automations.session import CALL_LIFECYCLE, CallStatus, RoundReason
 from duly.automations.tables import ai_calls, ai_messages, ai_rounds, ai_sessions, automation_skips
 from duly.jobs.store import FAR
+from duly.kernel.words import word_of
 from duly.storage.database import Database
 
 M, C, R = ai_messages.c, ai_calls.c, ai_rounds.c
@@ -235,7 +236,7 @@ class RecordStore:
         if activation is not None:
             query = query.where(R.activation == activation)
         return [
-            Round(row.session_id, row.number, RoundReason(row.reason), row.activation, row.started_at, row.answered_at, row.input_tokens,
+            Round(row.session_id, row.number, word_of(RoundReason, row.reason), row.activation, row.started_at, row.answered_at, row.input_tokens,
                   row.output_tokens, row.cost_micros, row.error, row.unanswered or 0)
             for row in connection.execute(query)
         ]  # fmt: skip
@@ -315,6 +316,6 @@ def _calls(message: Message) -> list[dict[str, Any]]:
 
 def _call(row: Any) -> Call:
     return Call(
-        row.session_id, row.number, row.round, row.call_id, row.tool, row.arguments, CallStatus(row.status), row.result, row.job_id, row.asked_at,
+        row.session_id, row.number, row.round, row.call_id, row.tool, row.arguments, word_of(CallStatus, row.status), row.result, row.job_id, row.asked_at,
         row.finished_at,
     )  # fmt: skip

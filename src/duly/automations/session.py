@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from duly.kernel.lifecycle import Lifecycle, Move
+from duly.kernel.words import is_known, word_of
 
 
 class SessionType(StrEnum):
@@ -61,7 +62,7 @@ FAILED = frozenset({SessionEndReason.TIMEOUT, SessionEndReason.ERROR})
 
 def read_end_reason(text: str | None) -> SessionEndReason | None:
     """An end reason as a row says it. INTERRUPTED is another word for none (T001-l)."""
-    found = None if text is None else SessionEndReason(text)
+    found = None if text is None else word_of(SessionEndReason, text)
     return None if found is SessionEndReason.INTERRUPTED else found
 
 
@@ -209,6 +210,12 @@ class Session:
     partial: str | None = None
     #: Of a chat: until when its person is there, as far as is known.
     wanted_until: datetime | None = None
+
+    @property
+    def unread(self) -> str:
+        """A word of its row that newer code has written, and this code does not know; empty where there is none."""
+        words = (self.type, self.status, self.trigger, self.end_reason)
+        return next((word for word in words if word is not None and not is_known(word)), "")
 
     @property
     def is_active(self) -> bool:

@@ -37,6 +37,7 @@ from duly.kernel.errors import DulyError, UnreadableHere
 from duly.kernel.localtime import zone
 from duly.kernel.payload import MOST_ID
 from duly.kernel.recurrence import CivilSchedule, Schedule, schedule_from_json
+from duly.kernel.words import is_known, word_of
 from duly.storage.database import Database
 from duly.storage.rows import insert_into
 
@@ -343,7 +344,8 @@ class SessionStore:
     def waiting(self, connection: Connection, slot: str) -> list[Waiting]:
         """Who waits for the slot."""
         query = select(S.id, S.type, S.queued_at).where(S.slot == slot, S.status == Status.QUEUED.value)
-        return [Waiting(row.id, SessionType(row.type), row.queued_at) for row in connection.execute(query)]
+        found = [Waiting(row.id, word_of(SessionType, row.type), row.queued_at) for row in connection.execute(query)]
+        return [one for one in found if is_known(one.type)]  # newer code gives the slot to the others
 
     def unwanted(self, connection: Connection, slot: str, now: datetime) -> list[int]:
         """Chats that wait and that nobody waits for any more (T001-y)."""
@@ -526,7 +528,7 @@ class SessionStore:
         found: dict[int, list[Incomplete]] = {}
         for row in connection.execute(query):
             found.setdefault(row.automation_id, []).append(Incomplete(
-                row.id, row.scheduled_at, read_end_reason(row.end_reason), row.ended_at, row.resume_at, ExecutionTrigger(row.trigger),
+                row.id, row.scheduled_at, read_end_reason(row.end_reason), row.ended_at, row.resume_at, word_of(ExecutionTrigger, row.trigger),
             ))  # fmt: skip
         return found
 
@@ -587,8 +589,8 @@ def tool_mark(name: str) -> str:
 
 def session_of(row: Any) -> Session:
     return Session(
-        id=row.id, tenant=row.tenant, slot=row.slot, type=SessionType(row.type), status=Status(row.status), created_at=row.created_at,
-        trigger=None if row.trigger is None else ExecutionTrigger(row.trigger), automation_id=row.automation_id, scheduled_at=row.scheduled_at,
+        id=row.id, tenant=row.tenant, slot=row.slot, type=word_of(SessionType, row.type), status=word_of(Status, row.status), created_at=row.created_at,
+        trigger=None if row.trigger is None else word_of(ExecutionTrigger, row.trigger), automation_id=row.automation_id, scheduled_at=row.scheduled_at,
         title=row.title, started_at=row.started_at, activation=row.activation, job_id=row.job_id, last_activity_at=row.last_activity_at,
         is_waiting_for_network=bool(row.is_waiting_for_network), end_reason=read_end_reason(row.end_reason), end_detail=row.end_detail,
         ended_at=row.ended_at, resume_at=row.resume_at, rounds=row.rounds, calls=row.calls, crashes=row.crashes, input_tokens=row.input_tokens,

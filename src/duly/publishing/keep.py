@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from duly.audit.store import record
-from duly.jobs.declarations import is_behind, living, mark
+from duly.jobs.declarations import is_behind, is_late, living, mark
 from duly.kernel.errors import DulyError, WrongState, brief
 from duly.kernel.events import Event
 from duly.kernel.localtime import resolve, tz_version
@@ -177,9 +177,13 @@ class Keeper:
                 self._limit(name)
 
     def _limit(self, name: str) -> None:
-        """What a channel says becomes its queue's limit and rate, unless somebody else has set them."""
+        """What a channel says becomes its queue's limit and rate, unless somebody else has set them, and its blackouts. All in one transaction, with
+        what is declared locked: of two processes that start together the older one overwrites nothing (E2)."""
 
-        def write(connection: Connection) -> bool:
+        def write(connection: Connection) -> bool | None:
+            if not self._declares(connection, channel):
+                return None
+            self._blackouts(connection, channel)
             queues, store = self._app.engine.queues, self._reader.store
             ours = store.set_by_us(connection, channel.name, lock=True)  # before the queue's row, as the breaker does
             there = queues.get(connection, channel.name, lock=True)
@@ -201,11 +205,10 @@ class Keeper:
             if found is None:
                 return
             channel = found
-            if not self._app.engine.db.write(lambda c: self._declares(c, channel)):
+            changed = self._app.engine.db.write(write)
+            if changed is None:
                 self._app.events.emit("publish_definition_old", "warning", channel=name)
-                return
-            self._blackouts(channel)
-            if self._app.engine.db.write(write):
+            elif changed:
                 self._app.engine.db.bells.ring()
                 self._app.engine.db.controls.ring()
         except Exception as error:
@@ -221,8 +224,9 @@ class Keeper:
     def _declares(self, connection: Connection, channel: Channel) -> bool:
         """Does what this process declares of a channel count? Not where newer code has replaced it (E2)."""
         store, own = self._reader.store, mark(channel.definition)
-        order, lives = store.declaration(connection, channel.name), living(self._app.engine.db, connection)
-        if is_behind(own, order, lives.get(_declaration(channel.name), ())):
+        db, (order, at) = self._app.engine.db, store.declaration(connection, channel.name)
+        lives = living(db, connection).get(_declaration(channel.name), ())
+        if is_behind(own, order, lives, is_late(db.present(connection), at)):
             return False
         if not order or order[-1] != own:
             store.declare(connection, channel.name, declared_by(order, own))
@@ -231,24 +235,24 @@ class Keeper:
     def catch_up(self) -> None:
         """Look again at channels of which another definition counts: where no worker with newer code lives any more, this one does."""
         engine, store = self._app.engine, self._reader.store
-        there, lives = engine.db.read(lambda c: (store.declarations(c), living(engine.db, c)))
+        there, lives, now = engine.db.read(
+            lambda c: (store.declarations(c), living(engine.db, c), engine.db.present(c))
+        )
         for name, channel in self._channels.all().items():
-            own, order = mark(channel.definition), there.get(name, ())
-            if order and order[-1] != own and not is_behind(own, order, lives.get(_declaration(name), ())):
+            own, (order, at) = mark(channel.definition), there.get(name, ((), None))
+            if (
+                order
+                and order[-1] != own
+                and not is_behind(own, order, lives.get(_declaration(name), ()), is_late(now, at))
+            ):
                 self._limit(name)
 
-    def _blackouts(self, channel: Channel) -> None:
+    def _blackouts(self, connection: Connection, channel: Channel) -> None:
         """The windows that stand beside a channel become its blackouts; those that no longer stand there are removed (R002-24)."""
         calendars, source = self._app.engine.calendars, f"channel.{channel.name}"
-
-        def write(connection: Connection) -> None:
-            there = {b.name: b for b in calendars.all(connection) if b.source == source}
-            if {n: b.window for n, b in there.items()} != {w.name: w for w in channel.blackouts}:
-                calendars.replace_all(
-                    connection, source, channel.blackouts, "publishing", "declared beside the channel"
-                )
-
-        self._app.engine.db.write(write)
+        there = {b.name: b for b in calendars.all(connection) if b.source == source}
+        if {n: b.window for n, b in there.items()} != {w.name: w for w in channel.blackouts}:
+            calendars.replace_all(connection, source, channel.blackouts, "publishing", "declared beside the channel")
 
     def _failed(self, ident: int) -> None:
         """A post or a first comment has failed for good: subscribers are told. A comment's parent stands as it is (R002-20)."""

@@ -352,17 +352,20 @@ class PublicationStore:
         made = self._insert_into(s).values(key=key, **values)
         connection.execute(made.on_conflict_do_update(index_elements=[s.c.key], set_=values))
 
-    def declarations(self, connection: Connection) -> dict[str, tuple[str, ...]]:
-        """By channel, the marks of its definitions as code declared them (``channel.declared_by``)."""
+    def declarations(self, connection: Connection) -> dict[str, tuple[tuple[str, ...], datetime]]:
+        """By channel, the marks of its definitions as code declared them (``channel.declared_by``), and when the one that counts was."""
         s = system_state.c
-        rows = connection.execute(select(s.key, s.value).where(s.key >= DECLARED, s.key < DECLARED + "\U0010ffff"))
-        return {key.removeprefix(DECLARED): _order(value) for key, value in rows}
+        query = select(s.key, s.value, s.updated_at).where(s.key >= DECLARED, s.key < DECLARED + "\U0010ffff")
+        return {
+            row.key.removeprefix(DECLARED): (_order(row.value), row.updated_at) for row in connection.execute(query)
+        }
 
-    def declaration(self, connection: Connection, channel: str) -> tuple[str, ...]:
+    def declaration(self, connection: Connection, channel: str) -> tuple[tuple[str, ...], datetime | None]:
         """The same of one channel, whose row stays locked; empty where nobody has declared it."""
-        query = select(system_state.c.value).where(system_state.c.key == f"{DECLARED}{channel}")
-        value = connection.execute(query.with_for_update()).scalar()
-        return () if value is None else _order(value)
+        s = system_state.c
+        query = select(s.value, s.updated_at).where(s.key == f"{DECLARED}{channel}")
+        row = connection.execute(query.with_for_update()).first()
+        return ((), None) if row is None else (_order(row.value), row.updated_at)
 
     def declare(self, connection: Connection, channel: str, order: tuple[str, ...]) -> None:
         """Remember what code declares of a channel."""

@@ -21,7 +21,7 @@ from duly.kernel.recurrence import CivilSchedule, special_days
 from duly.kernel.recurrence import Schedule as Recurrence
 from duly.kernel.recurrence.special import LONGEST_LOOK
 from duly.kernel.windows import Calendar
-from duly.schedules.plan import Facts, next_planned
+from duly.schedules.plan import Facts, next_planned, undecided
 from duly.schedules.schedule import (
     BACKFILLED,
     LIFECYCLE,
@@ -174,9 +174,14 @@ class Schedules:
         return self._read(self._store.undeclared)
 
     def catch_up(self) -> None:
-        """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again."""
-        if self.behind or self.left:
-            self.sync(self.behind | self.left)
+        """Look again at definitions that newer code had replaced: when no worker with that code lives any more, they count again. So does what a
+        program that does not know the rule has put an older definition in the place of."""
+        specs = list(self._declared.values())
+        same = self._read(lambda c: self._store.declared(c, specs)) if specs else set()
+        others = [spec for spec in specs if (spec.tenant, spec.name) not in same]
+        ahead = self._read(lambda c: self._store.replaced(c, others))[1] if others else set()
+        if again := self.behind | self.left | ahead:
+            self.sync(again)
 
     def sync(self, only: Collection[tuple[str, str]] | None = None) -> dict[str, Change]:
         """Write what code declares. A worker does it when it starts. ``only``: (tenant, name) of these. Returns what became of each, by name (``tenant/name`` for those of
@@ -190,29 +195,34 @@ class Schedules:
         specs = [spec for at, spec in self._declared.items() if only is None or at in only]
         same = self._read(lambda c: self._store.declared(c, specs))
         others = [spec for spec in specs if (spec.tenant, spec.name) not in same]
-        behind = self._read(lambda c: self._store.behind(c, others)) if others else set()
-        for tenant, name in behind - self.behind:
-            self._app.events.emit("declaration_old", "warning", schedule=name, tenant=tenant)
-        self.behind = (self.behind - {(spec.tenant, spec.name) for spec in specs}) | behind
+        behind = self._read(lambda c: self._store.replaced(c, others))[0] if others else set()
         done: dict[str, Change] = {}
         for spec in specs:
-            shown = spec.name if spec.tenant == self._tenant(None) else f"{spec.tenant}/{spec.name}"
-            known = (spec.tenant, spec.name) in same
-            if (spec.tenant, spec.name) in behind:
-                done[shown] = "behind"
-                continue
-            if known:
+            at = spec.tenant, spec.name
+            if at in same:
                 self._app.warn_unknown_task(spec.task)
-            try:
-                done[shown] = "unchanged" if known else self.set(spec, actor="code", declared=True)[1]
-            except UnknownZone as error:
-                # the row stays as others have declared it, and a machine that knows the zone declares it
-                self._app.engine.left.note("schedule", f"{spec.tenant}/{spec.name}", error)
-                self.left.add((spec.tenant, spec.name))
-                done[shown] = "left"
+                change: Change = "unchanged"
             else:
-                self.left.discard((spec.tenant, spec.name))
+                change = "behind" if at in behind else self._put(spec)
+            done[spec.name if spec.tenant == self._tenant(None) else f"{spec.tenant}/{spec.name}"] = change
+            if change != "left":
+                self.left.discard(at)
+            if change != "behind":
+                self.behind.discard(at)
+            elif at not in self.behind:
+                self.behind.add(at)
+                self._app.events.emit("declaration_old", "warning", schedule=spec.name, tenant=spec.tenant)
         return done
+
+    def _put(self, spec: Spec) -> Change:
+        """Write a definition that code declares, or leave it to a machine that knows its zone."""
+        try:
+            return self.set(spec, actor="code", declared=True)[1]
+        except UnknownZone as error:
+            # the row stays as others have declared it, and a machine that knows the zone declares it
+            self._app.engine.left.note("schedule", f"{spec.tenant}/{spec.name}", error)
+            self.left.add((spec.tenant, spec.name))
+            return "left"
 
     def _warn_unknown(self, spec: Spec) -> None:
         """Warn of a task that nobody knows, unless the schedule names it already: then it was warned of, or an application that is not here
@@ -252,17 +262,20 @@ class Schedules:
                     return made, "created"
                 was = self._store.get(connection, spec.name, spec.tenant, lock=True)
                 _check_version(spec.name, was.version, version)
+            # asked here, with the row locked: newer code may have declared it since somebody looked (E2)
+            if declared and self._store.replaced(connection, [spec])[0]:
+                return was, "behind"
             if was.spec is not None and was.spec.to_json() == spec.to_json():
                 if declared:
                     self._store.note_declared(connection, was, spec)
                 return was, "unchanged"
-            self._settle(connection, was, now, done)
+            self._close(connection, self._settle(connection, was, now, done), now, "changed", done)
             return self._store.change(
                 connection, was, spec, now, _first(spec, now), now, actor, declared, reason
             ), "changed"
 
         schedule, change = self._write(act)
-        if change != "unchanged":
+        if change in ("created", "changed"):
             self._app.events.emit(
                 "schedule_changed", "info", schedule=spec.name, change=change, version=schedule.version
             )
@@ -280,6 +293,7 @@ class Schedules:
             _check_version(name, was.version, version)
             _check_id(name, was, id)
             was = self._settle(connection, was, now, done)
+            self._close(connection, was, now, "removed", done)
             self._store.remove(connection, was, actor, reason, now)
 
         self._write(act)
@@ -301,6 +315,8 @@ class Schedules:
             if not paused and was.paused_at is None:
                 return was
             was = self._settle(connection, was, now, done)
+            if not paused:
+                self._close(connection, was, now, "paused", done)
             at = (was.paused_at or now) if paused else None
             self._store.set_paused(connection, was, actor, at, reason, PAUSED if paused else RESUMED, now)
             self._store.look_soon(connection, was, now)
@@ -326,6 +342,13 @@ class Schedules:
             if refused or look_at is None or look_at > now:
                 break
         return schedule
+
+    def _close(self, connection: Connection, schedule: Schedule, now: datetime, act: str, done: list[Decided]) -> None:
+        """Put on record what ``_settle`` could not decide, as nobody will decide it any more."""
+        lost = undecided(schedule.decided_until, schedule.next_at, now, act)
+        if lost is not None and not self._store.among(connection, schedule.id, [d.due_at for d in lost.decisions]):
+            self._store.write(connection, [(schedule, lost, {})], now)
+            done.append((schedule, lost, {}))
 
     # ------------------------------------------------------------------ acts
 

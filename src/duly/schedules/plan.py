@@ -7,7 +7,7 @@ earlier job still live (overlap). Each occurrence that is due leaves here with o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from duly.kernel.localtime import TICK
@@ -118,7 +118,7 @@ def plan(facts: Facts, now: datetime, most: int = PORTION) -> Plan:
     looks = releases if next_at is None else [next_at, *releases]
     if facts.more_waiting:
         looks.append(now + LOOK_AGAIN)
-    decisions = tuple(decided[at] for at in sorted(decided))
+    decisions = tuple(_with_gap(facts, decided[at]) for at in sorted(decided))
     return Plan(decisions, until, next_at, min(looks, default=None), replaces)
 
 
@@ -272,11 +272,26 @@ def _fired(facts: Facts, due: _Due, policy: str) -> Decision:
         said.append(f"blackout={facts.policies.blackout}")
     if policy:
         said.append(policy)
-    if merged := facts.recurrence.merged_at(due.due_at):
-        # these local times were left out by the clock, and run once (T002-g)
-        said.append(f"gap={','.join(f'{local:%H:%M:%S}'.removesuffix(':00') for local in merged)}")
     start = due.due_at if due.waited == "backfill" else facts.recurrence.jittered(due.due_at)
     return Decision(due.due_at, Status.FIRED, due.waited, " ".join(said), start_at=start, known=due.waited is not None)
+
+
+def _with_gap(facts: Facts, decision: Decision) -> Decision:
+    """Local times that the clock left out together are one occurrence: whatever becomes of it, the record names them (T002-g)."""
+    merged = () if decision.same else facts.recurrence.merged_at(decision.due_at)
+    if not merged:
+        return decision
+    gap = f"gap={','.join(f'{local:%H:%M:%S}'.removesuffix(':00') for local in merged)}"
+    return replace(decision, policy=f"{decision.policy} {gap}".strip())
+
+
+def undecided(decided_until: datetime, next_at: datetime | None, now: datetime, act: str) -> Plan | None:
+    """What is put on record where a person changes a schedule that cannot be planned: that its occurrences until ``now``, of which only the first
+    is known, are not decided any more. None where none is due."""
+    if next_at is None or not decided_until < next_at <= now:
+        return None
+    first = Decision(next_at, Status.SKIPPED, "undecided", f"{act} until={now.isoformat()}")
+    return Plan((first,), now, None, now)
 
 
 def checked(plan: Plan) -> Plan:

@@ -248,7 +248,8 @@ class Occurrence:
     #: The planned instant; of one that was run by hand, the instant at which that was asked.
     due_at: datetime
     status: Status
-    #: In a word: paused, blackout, overlap, replaced, late, backfill, manual.
+    #: In a word: paused, blackout, overlap, replaced, late, backfill, manual, removed; undecided: it could not be planned when a person changed
+    #: the schedule, and stands for all that were due until then.
     reason: str | None
     #: The policies under which this was decided.
     policy: str

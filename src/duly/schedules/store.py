@@ -30,13 +30,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import DataError, IntegrityError
 
 from duly.audit.store import record
-from duly.jobs.declarations import is_behind, living
+from duly.jobs.declarations import is_ahead, is_behind, is_late, living
 from duly.jobs.declarations import mark as marked
 from duly.jobs.tables import jobs
 from duly.kernel.backoff import Backoff
 from duly.kernel.errors import InvalidArgument, NotFound, UnreadableHere, brief
 from duly.kernel.localtime import tz_version, zone
 from duly.kernel.recurrence import schedule_from_json
+from duly.kernel.words import word_of
 from duly.schedules.plan import Plan, Waiting
 from duly.schedules.schedule import (
     CHANGED,
@@ -122,13 +123,15 @@ class ScheduleStore:
         query = query.limit(limit)
         return self._schedules(connection, list(connection.execute(query.with_only_columns(schedules.c.id)).scalars()))
 
-    def due(self, connection: Connection, now: datetime, most: int, but: Collection[int] = ()) -> list[Schedule]:
-        """Schedules that somebody has to look at, locked; those in other hands are passed by. ``but``: without these."""
+    def due(
+        self, connection: Connection, now: datetime, most: int, but: Collection[tuple[int, int]] = ()
+    ) -> list[Schedule]:
+        """Schedules that somebody has to look at, locked; those in other hands are passed by. ``but``: without these (number, version)."""
         due = schedules.c.look_at <= now, *_without(but)
         query = select(schedules.c.id).where(*due).order_by(schedules.c.look_at).limit(most)
         return self._schedules(connection, list(connection.execute(query.with_for_update(skip_locked=True)).scalars()))
 
-    def any_due(self, connection: Connection, now: datetime | None, but: Collection[int] = ()) -> bool:
+    def any_due(self, connection: Connection, now: datetime | None, but: Collection[tuple[int, int]] = ()) -> bool:
         """Is there a schedule that somebody has to look at?"""
         due = schedules.c.look_at <= (self.db.now() if now is None else now), *_without(but)
         return connection.execute(select(schedules.c.id).where(*due).limit(1)).first() is not None
@@ -149,7 +152,7 @@ class ScheduleStore:
             return [Schedule(row.id, row.version, None, row.name, row.tenant, _NEVER, None, None, error=problem)]
         return [self._schedule(rows[ident]) for ident in idents if ident in rows]
 
-    def next_look(self, connection: Connection, but: Collection[int] = ()) -> datetime | None:
+    def next_look(self, connection: Connection, but: Collection[tuple[int, int]] = ()) -> datetime | None:
         """When the first schedule is to be looked at."""
         looks = schedules.c.look_at.is_not(None), *_without(but)
         query = select(schedules.c.look_at).where(*looks).order_by(schedules.c.look_at).limit(1)
@@ -314,7 +317,7 @@ class ScheduleStore:
             return known[1]
         made = Spec(
             row.name, schedule_from_json(orjson.loads(row.recurrence), "recurrence"), row.task, row.input, row.queue, row.tenant,
-            Policies(row.catch_up, row.overlap, row.blackout), row.priority, row.max_attempts, row.starts_at, row.ends_at,
+            _policies(row), row.priority, row.max_attempts, row.starts_at, row.ends_at,
         )  # fmt: skip
         if len(self._specs) > 50_000:
             self._specs.clear()
@@ -370,25 +373,32 @@ class ScheduleStore:
         )
         return {(t, name) for t, name, digest in connection.execute(query) if wanted.get((t, name)) == digest}
 
-    def behind(self, connection: Connection, specs: Iterable[Spec]) -> set[tuple[str, str]]:
-        """(tenant, name) of those definitions that newer code has replaced, while a worker with that newer code lives.
+    def replaced(
+        self, connection: Connection, specs: Iterable[Spec]
+    ) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+        """(tenant, name) of those definitions that newer code has replaced, while a worker with that newer code lives; and of those that are
+        newer than the one that counts.
 
         The versions say in which order code declared them; the rule is that of ``jobs.declarations``.
         """
-        lives = living(self.db, connection)
-        out = set[tuple[str, str]]()
+        lives, now = living(self.db, connection), self.db.present(connection)
+        behind, ahead = set[tuple[str, str]](), set[tuple[str, str]]()
         v = schedule_versions.c
         for spec in specs:
             mine = [schedules.c.tenant == spec.tenant, schedules.c.name == spec.name, schedules.c.removed_at.is_(None)]
             by_code = (
-                select(v.version, v.definition)
+                select(v.definition, v.made_at)
                 .join(schedules, schedules.c.id == v.schedule_id)
                 .where(*mine, v.made_by == "code")
             )
-            order = [marked(said) for _, said in connection.execute(by_code.order_by(v.version))]
-            if is_behind(mark(spec), order, lives.get(declaration(spec), ())):
-                out.add((spec.tenant, spec.name))
-        return out
+            rows = connection.execute(by_code.order_by(v.version)).all()
+            own, order = mark(spec), [marked(row.definition) for row in rows]
+            late = is_late(now, rows[-1].made_at if rows else None)
+            if is_behind(own, order, lives.get(declaration(spec), ()), late):
+                behind.add((spec.tenant, spec.name))
+            elif is_ahead(own, order):
+                ahead.add((spec.tenant, spec.name))
+        return behind, ahead
 
     def undeclared(self, connection: Connection) -> list[tuple[str, str]]:
         """(tenant, name) of schedules that code declared once and no living worker's code declares now; none where no worker says what it declares."""
@@ -478,8 +488,7 @@ class ScheduleStore:
         """Write plans: the ledger, and how far each schedule is decided. The rows of the schedules are locked."""
         fresh, known, rows = [], [], []
         for schedule, plan, made in decided:
-            assert schedule.spec is not None
-            version = tz_version(schedule.spec.tz) if schedule.spec.tz else None
+            version = tz_version(schedule.spec.tz) if schedule.spec is not None and schedule.spec.tz else None
             for d in plan.decisions:
                 row = {
                     "status": d.status.value, "reason": d.reason, "policy": d.policy, "job_id": made.get(d.due_at), "start_at": d.start_at,
@@ -611,8 +620,16 @@ class ScheduleStore:
         return len(rows)
 
 
-def _without(but: Collection[int]) -> list[ColumnElement[bool]]:
-    return [schedules.c.id.not_in(sorted(but))] if but else []
+def _policies(row: Any) -> Policies:
+    """Raises UnreadableHere for one that this code does not know: newer code may have written it (E1)."""
+    try:
+        return Policies(row.catch_up, row.overlap, row.blackout)
+    except InvalidArgument as error:
+        raise UnreadableHere(error.field, error.problem, error.remedy) from None
+
+
+def _without(but: Collection[tuple[int, int]]) -> list[ColumnElement[bool]]:
+    return [tuple_(schedules.c.id, schedules.c.version).not_in(sorted(but))] if but else []
 
 
 def _ahead(than: datetime) -> ColumnElement[bool]:
@@ -625,7 +642,7 @@ def _ahead(than: datetime) -> ColumnElement[bool]:
 def occurrence(row: Any) -> Occurrence:
     """An occurrence from its row."""
     return Occurrence(
-        row.schedule_id, row.due_at, Status(row.status), row.reason, row.policy, row.acted_at, row.version, Trigger(row.trigger),
+        row.schedule_id, row.due_at, word_of(Status, row.status), row.reason, row.policy, row.acted_at, row.version, word_of(Trigger, row.trigger),
         row.job_id, row.start_at, row.release_at, row.tz_version,
     )  # fmt: skip
 

@@ -66,8 +66,8 @@ class Scheduler:
         self.store, self.admin = ScheduleStore(engine.db), JobAdmin(engine)
         self.calendar = engine.calendars.calendar
         self._grace = timedelta(seconds=engine.settings.schedule_grace)
-        #: Schedules that are left to others, until housekeeping looks again.
-        self._left: set[int] = set()
+        #: (number, version) of schedules that are left to others, until housekeeping looks again or somebody changes them.
+        self._left: set[tuple[int, int]] = set()
         #: Rings when somebody changes a schedule or a blackout; a worker that ends rings it too.
         self.bell = bell or self.db.controls.add(Bell())
 
@@ -122,7 +122,7 @@ class Scheduler:
         """Leave schedules to others: their rows say nothing of it, and who can read them plans them (C023)."""
         for schedule in left:
             assert schedule.left is not None
-            self._left.add(schedule.id)
+            self._left.add((schedule.id, schedule.version))
             self.engine.left.note("schedule", f"{schedule.tenant}/{schedule.name}", schedule.left)
 
     def plan(
