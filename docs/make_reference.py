@@ -1,7 +1,8 @@
 """Write the reference from the code: `python docs/make_reference.py` (with `--check`: say what is out of date, write nothing).
 
 Makes `docs/reference/cli.md` from the commands, `settings.md` from `Settings`, `events.md` from the places that emit
-one. What an event means stands below, in `MEANINGS`; an event without a sentence is an error.
+one. What an event means stands below, in `MEANINGS`; an event without a sentence is an error. The names of events go into
+`automations/event_names.py`, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from duly.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
+EVENT_NAMES = ROOT / "src" / "duly" / "automations" / "event_names.py"
 NOTE = "<!-- Made by docs/make_reference.py from the code. Change it there. -->\n\n"
 
 #: What each event says, in the order of a worker's life.
@@ -57,7 +59,6 @@ MEANINGS = {
     "listen_failed": "The connection that listens for wake-ups was lost, or gave no answer for ten seconds. It reconnects; polling carries on, and the worker's reason says so.",
     "listen_recovered": "It listens again.",
     "gate_changed": "The online gate was moved.",
-    "queues_changed": "The set of queues that need a closer look before a claim has changed.",
     "queue_failed": "What governs a queue could not be looked at; the other queues are claimed from as ever.",
     "queue_held": "A queue holds its work, told once until the reason changes.",
     "blackout_began": "A blackout holds queues of this worker from now on, `until` its end (null: none is in sight). What was fetched and has not started is given back.",
@@ -344,10 +345,11 @@ def events() -> str:
     unexplained = sorted(set(found) - set(MEANINGS))
     if unexplained:
         sys.exit(f"docs/make_reference.py: say in MEANINGS what these events mean: {', '.join(unexplained)}")
+    if gone := sorted(set(MEANINGS) - set(found)):
+        sys.exit(f"docs/make_reference.py: nothing emits these events, or not where they can be read: {', '.join(gone)}")
     rows = [
         (f"`{name}`", ", ".join(sorted(found[name].levels)), ", ".join(f"`{f}`" for f in found[name].facts), text)
         for name, text in MEANINGS.items()
-        if name in found
     ]
     return "".join([
         "# Events\n\n",
@@ -371,17 +373,26 @@ def pages() -> dict[str, str]:
     return {"cli.md": commands(), "settings.md": settings(), "events.md": events()}
 
 
+def event_names() -> str:
+    """The module by which a trigger that is no event is told from one that is."""
+    names = "".join(f'        "{name}",\n' for name in sorted(emitted()))
+    return (
+        '"""The names of Duly\'s own events. Made by ``docs/make_reference.py``: do not edit."""\n\n'
+        f"from __future__ import annotations\n\nEVENT_NAMES = frozenset(\n    [\n{names}    ]\n)\n"
+    )
+
+
 def main() -> None:
     stale = []
-    for name, text in pages().items():
-        file = REFERENCE / name
+    files = {REFERENCE / name: text for name, text in pages().items()} | {EVENT_NAMES: event_names()}
+    for file, text in files.items():
         if file.exists() and file.read_text(encoding="utf-8") == text:
             continue
-        stale.append(name)
+        stale.append(file.name)
         if "--check" not in sys.argv[1:]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
-            sys.stdout.write(f"wrote docs/reference/{name}\n")
+            sys.stdout.write(f"wrote {file.relative_to(ROOT)}\n")
     if "--check" in sys.argv[1:] and stale:
         sys.exit(f"out of date: {', '.join(stale)}. Run `python docs/make_reference.py`.")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import os
 import threading
 import time
 import weakref
@@ -35,13 +36,13 @@ from duly.kernel.clock import Clock
 from duly.kernel.errors import BlockingCallWarning, InvalidArgument, UnknownTask
 from duly.kernel.events import PROCESS, Emitter, Listener
 from duly.kernel.gate import Rate
-from duly.kernel.names import warn_outside
+from duly.kernel.names import notice, warn_outside
 from duly.kernel.on_loop import blocking_call
 from duly.kernel.payload import check_name, check_size, check_value
 from duly.monitoring.alerts.notices import WEBHOOK, poster
 from duly.monitoring.alerts.watch import Alerts
 from duly.schedules.watch import KEEP_EVERY, Watch
-from duly.settings import Settings
+from duly.settings import Settings, unknown_variables
 from duly.storage import migrate
 from duly.storage.database import Database
 from duly.tracing import traceparent
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 _KEEP: Any = object()
+#: Variables of the environment that were told of in this process.
+_TOLD = set[str]()
 
 
 class Room(Protocol):
@@ -106,6 +109,7 @@ class Duly:
         #: When each blocking call was last told as an event.
         self._warned: dict[str, float] = {}
         self.db.on_loop = self._tell_blocking
+        self._tell_unknown_variables()
         self.alerts = Alerts(self.engine, self.open)
         self._workflows: Workflows | None = None
         self._rooms: list[Room] = []
@@ -331,6 +335,17 @@ class Duly:
         self.open()
         return self.engine.names.acted_on(name, {"default", *self._queues()}, remedy)
 
+    def _tell_unknown_variables(self) -> None:
+        """Warn of variables of the environment that look like settings and are none, each once in a process."""
+        for name, near in self._unknown_variables().items():
+            if name not in _TOLD:
+                _TOLD.add(name)
+                meant = f"Did you mean {near}?" if near else "duly doctor --settings lists all that there are."
+                notice(f"The environment sets {name}, which nothing reads. {meant}")
+
+    def _unknown_variables(self) -> dict[str, str | None]:
+        return unknown_variables(os.environ, self.settings.publish_channels)
+
     def warn_unknown_task(self, name: str) -> str:
         """Warn of a task that neither this application nor a running worker defines; "" where it is known. Raises UnknownName where
         ``strict_names`` is on."""
@@ -507,6 +522,8 @@ class Duly:
             self.warn_unused_queue(
                 one, "This worker serves it all the same, and has nothing to do there until a job comes."
             )
+        for variable, near in self._unknown_variables().items():
+            self.events.emit("unknown_name", "warning", what="variable", unknown=variable[:200], nearest=near)
         worker = Worker(self.engine, queues, name)
         if "schedules" in vars(self):  # else nothing is declared
             self.schedules.sync()

@@ -11,13 +11,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from duly.kernel.duration import REMEDY, parse_duration
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.names import nearest
 
 PREFIX = "DULY_"
+#: Variables with this prefix that are read elsewhere: by the command line, by commands that pages show, and by tests of Duly itself.
+ELSEWHERE, OF_TESTS = ("DULY_APP", "DULY_DEBUG", "DULY_TOKEN"), "DULY_TEST"
 
 
 def _setting(
@@ -478,6 +482,23 @@ class Settings:
             }
             for f in fields(cls)
         ]
+
+
+def unknown_variables(environ: Mapping[str, str], channels: str = "") -> dict[str, str | None]:
+    """Variables of Duly's prefix that nothing reads, such as a mistyped setting, each with the one that was probably meant.
+
+    ``channels``: the file of the setting ``publish_channels``. It may name any variable (``${DULY_INSTAGRAM_TOKEN}``).
+    """
+    known = {PREFIX + f.name.upper() for f in fields(Settings)} | set(ELSEWHERE)
+    strange = [name for name in environ if name.upper().startswith(PREFIX) and name not in known]
+    strange = [name for name in strange if not name.startswith(OF_TESTS)]
+    if strange and channels:
+        try:
+            said = Path(channels).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return {}  # nobody can say what it names
+        strange = [name for name in strange if f"${{{name}}}" not in said]
+    return {name: nearest(name, known) for name in sorted(strange)}
 
 
 def _parse(name: str, source: str, raw: Any, kind: Any, meta: Mapping[str, Any]) -> Any:

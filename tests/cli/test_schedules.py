@@ -252,7 +252,7 @@ def test_broken_and_ended_schedules_say_why(on: Run, app: Duly) -> None:
     on("schedules", "set", "late", "--task", "t", "--every", "1h", "--ends-at", "2020-01-01T00:00Z")
     on(*NIGHTLY)
     with app.db.engine.begin() as connection:
-        connection.execute(text("UPDATE schedules SET catch_up = 'some' WHERE name = 'nightly'"))
+        connection.execute(text("UPDATE schedules SET recurrence = '[]' WHERE name = 'nightly'"))
         connection.execute(update(schedules).where(schedules.c.name == "nightly").values(look_at=app.db.clock.now()))
     assert (
         on("schedules", "tick").out

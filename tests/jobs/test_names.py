@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +13,16 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
+import duly
 from duly import Duly, Every, UnknownName, UnknownNameWarning, UnknownTask, Window
+from duly import app as app_module
 from duly.jobs.names import AGAIN, Names
 from duly.jobs.tables import jobs_done, workers
 from duly.kernel.events import Event
 from duly.kernel.names import nearest, noticing, unknown
 from duly.outbox import Outbox
 from duly.outbox.transports.webhook import WebhookTransport
+from duly.settings import unknown_variables
 from duly.testing import drain
 
 
@@ -195,3 +199,51 @@ def test_an_endpoint_that_is_not_there_is_told_when_a_message_is_published(app: 
             outbox.publish(session, "webhook:billing", {})
             outbox.publish(session, "other:whatever", {})
     assert [(e.facts["unknown"], e.facts["nearest"]) for e in told] == [("biling", "billing")]
+
+
+def test_a_variable_that_nothing_reads_is_told_once_in_a_process_with_the_setting_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = tmp_path / "channels.yaml"
+    channels.write_text("blog: {connector: folder, options: {folder: '${DULY_BLOG_FOLDER}'}}\n")
+    monkeypatch.setattr(app_module, "_TOLD", set())
+    for name in (
+        "DULY_LEESE",
+        "duly_poll",
+        "DULY_XQZWV",
+        "DULY_BLOG_FOLDER",
+        "DULY_APP",
+        "DULY_DEBUG",
+        "DULY_TOKEN",
+        "DULY_TEST_X",
+    ):
+        monkeypatch.setenv(name, "10")
+    monkeypatch.setenv("DULY_PUBLISH_CHANNELS", str(channels))
+    events: list[Event] = []
+    with noticing() as seen:
+        app = Duly("sqlite://")
+    with noticing() as again:
+        Duly("sqlite://").close()
+    app.listen(events.append)
+    app.task("T")(lambda: None)
+    app.worker()
+    app.close()
+    assert seen == [
+        "The environment sets DULY_LEESE, which nothing reads. Did you mean DULY_LEASE?",
+        "The environment sets DULY_XQZWV, which nothing reads. duly doctor --settings lists all that there are.",
+        "The environment sets duly_poll, which nothing reads. Did you mean DULY_POLL?",
+    ]
+    assert again == []
+    assert [(e.facts["what"], e.facts["nearest"]) for e in events if e.name == "unknown_name"] == [
+        ("variable", "DULY_LEASE"), ("variable", None), ("variable", "DULY_POLL"),
+    ]  # fmt: skip
+    channels.unlink()
+    assert unknown_variables({"DULY_LEESE": "1"}, str(channels)) == {}  # nobody can say what the file names
+
+
+def test_every_variable_that_the_code_reads_is_known() -> None:
+    read = set[str]()
+    for file in Path(duly.__file__).parent.rglob("*.py"):
+        read |= set(re.findall(r"environ[\w.(\[]*[\"'](DULY_\w+)", file.read_text(encoding="utf-8")))
+    assert {"DULY_APP", "DULY_DEBUG", "DULY_DATABASE_URL"} <= read
+    assert unknown_variables(dict.fromkeys(read, "1")) == {}

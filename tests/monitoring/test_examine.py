@@ -223,7 +223,7 @@ def test_broken_and_overdue_schedules_are_found(app: Duly, clock: ManualClock) -
     assert schedules.next[0] == "hourly" or schedules.next[1].hour == 2
     app.schedules.pause("nightly")
     with app.db.engine.begin() as connection:
-        connection.execute(text("UPDATE schedules SET catch_up = 'some' WHERE name = 'nightly'"))
+        connection.execute(text("UPDATE schedules SET recurrence = '[]' WHERE name = 'nightly'"))
         early = app.db.clock.now() - timedelta(minutes=5)
         connection.execute(update(tables.schedules).values(look_at=early))
     found = examine(app.engine).schedules

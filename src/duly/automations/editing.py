@@ -19,14 +19,19 @@ from duly.automations.controller import DISABLED as OFF
 from duly.automations.controller import DROPPED, RESCHEDULED, Pass
 from duly.automations.definitions import declaration, name_taken
 from duly.automations.equipment import Equipment
+from duly.automations.event_names import EVENT_NAMES
+from duly.automations.protocol import FINISH
 from duly.automations.store import tool_mark
 from duly.kernel.errors import InvalidArgument, WrongState
+from duly.kernel.names import nearest
 from duly.kernel.payload import check_text
 
 # ``list`` is a method of the door
 Many: TypeAlias = list[Automation]
 Names: TypeAlias = list[tuple[str, str]]
 
+#: How near the name of a trigger is to that of an event which it is taken for.
+NEARLY = 0.85
 CREATED, CHANGED, REMOVED = "AUTOMATION_CREATED", "AUTOMATION_CHANGED", "AUTOMATION_REMOVED"
 ENABLED, DISABLED = "AUTOMATION_ENABLED", "AUTOMATION_DISABLED"
 
@@ -40,6 +45,22 @@ class Editing(Equipment):
         check_tools(said.tools)
         return said
 
+    def _check_names(self, d: Definition, before: Definition | None = None) -> None:
+        """Warn of tools that nobody defines and of triggers that are nearly events of Duly's own, or refuse them (``strict_names``). ``before``: the
+        definition whose names were told of already."""
+        self._app.open()
+        names, elsewhere = self._app.engine.names, self.controller.store.tools_elsewhere
+        for name in dict.fromkeys(d.tools):
+            if (before is None or name not in before.tools) and self.tools.find(name) is None and name != FINISH:
+                remedy = "A call of it is refused until a worker that defines it starts."
+                names.check("tool", name, self.tools.names(), elsewhere=elsewhere, remedy=remedy)
+        for name in dict.fromkeys(d.triggers):
+            # any name may be fired, so one like no other is no mistake
+            if (before is None or name not in before.triggers) and nearest(name, EVENT_NAMES, NEARLY) is not None:
+                names.check(
+                    "event of Duly", name, EVENT_NAMES, remedy="Only fire() of that name, or a webhook, runs it."
+                )
+
     def create(
         self, definition: Definition | Mapping[str, Any], *, enabled: bool = True, tenant: str | None = None, actor: str = "code"
     ) -> Automation:  # fmt: skip
@@ -47,7 +68,9 @@ class Editing(Equipment):
 
         Raises InvalidArgument naming the field, also for a name that is taken.
         """
-        return self._create(self._definition(definition), enabled, self._tenant(tenant), actor)
+        d = self._definition(definition)
+        self._check_names(d)
+        return self._create(d, enabled, self._tenant(tenant), actor)
 
     def _create(self, d: Definition, enabled: bool, where: str, actor: str, is_declared: bool = False) -> Automation:
         def act(c: Connection) -> Automation:
@@ -71,6 +94,7 @@ class Editing(Equipment):
         newer code has declared is left alone while a worker with that newer code lives (ADR 0050): the event ``declaration_old`` says so.
         """
         d, where = self._definition(definition), self._tenant(tenant)
+        self._check_names(d)
         self._declared[where, d.name] = d
         return self._declare(where, d, actor)
 
@@ -149,7 +173,8 @@ class Editing(Equipment):
         def changed(found: Automation) -> Definition:
             return self._definition(changes, found.definition)
 
-        done = Pass()
+        done, before = Pass(), self.get(automation, tenant)
+        self._check_names(changed(before), before.definition)
 
         def act(c: Connection) -> Automation:
             known = self._locked(c, automation, tenant, lambda found: (found.definition.slot, changed(found).slot))

@@ -400,6 +400,15 @@ class SessionStore:
                         return name
         return None
 
+    def tools_elsewhere(self, connection: Connection) -> set[str]:
+        """The tools and tasks that living workers define, as they say in their rows."""
+        w, since = workers.c, self.db.present(connection) - timedelta(seconds=LIVES)
+        found, mark = set[str](), tool_mark("")
+        for worker in connection.execute(select(w.tasks, w.declares).where(w.seen_at >= since)):
+            found |= {*(worker.tasks or ())}
+            found |= {said.removeprefix(mark) for said in worker.declares or () if said.startswith(mark)}
+        return found
+
     def any_lost(self, connection: Connection) -> bool:
         """Is there a session that has a slot and whose job does not live any more, or one that waits for a slot that nobody has?"""
         lives = exists().where(jobs.c.id == S.job_id)

@@ -23,12 +23,12 @@ MOST, LONGEST = 1_000, 100
 _NOTICED: ContextVar[list[str] | None] = ContextVar("duly_noticed_names", default=None)
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
-    """The known name that was probably meant; None where none is near. Case is no difference."""
+def nearest(name: str, known: Collection[str], least: float = 0.6) -> str | None:
+    """The known name that was probably meant; None where none is near (``least``: from 0, unlike, to 1). Case is no difference."""
     if not 0 < len(name) <= LONGEST:
         return None
     names = {one.lower(): one for one in sorted(known)[:MOST] if len(one) <= LONGEST}
-    near = get_close_matches(name.lower(), list(names), 1, 0.6)
+    near = get_close_matches(name.lower(), list(names), 1, least)
     return names[near[0]] if near else None
 
 

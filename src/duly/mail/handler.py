@@ -315,13 +315,10 @@ class Sending:
             return before, hold, now
 
         before, hold, now = await self.db.arun(self.db.write, keep)
-        if verdict.kind is Kind.AWAY:
-            name, more = "mail_away", {"failures": hold.tries}
-        else:
-            name, more = "mail_throttled", {"quota": verdict.kind is Kind.QUOTA}
+        more = {"failures": hold.tries} if verdict.kind is Kind.AWAY else {"quota": verdict.kind is Kind.QUOTA}
         self.app.events.emit(
-            name, "warning", job=self.job.id, queue=self.job.queue, provider=self.provider.name, reason=verdict.reason,
-            wait=(hold.until - now).total_seconds(), asked=verdict.after, **more,
+            "mail_away" if verdict.kind is Kind.AWAY else "mail_throttled", "warning", job=self.job.id, queue=self.job.queue,
+            provider=self.provider.name, reason=verdict.reason, wait=(hold.until - now).total_seconds(), asked=verdict.after, **more,
         )  # fmt: skip
         return before, hold, now
 

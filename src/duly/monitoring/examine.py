@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import os
 import re
 import shutil
 import time
@@ -48,7 +49,7 @@ from duly.monitoring.health import (
 )
 from duly.monitoring.redact import bare_url, hide_parts, hide_passwords
 from duly.schedules.read import standing
-from duly.settings import Settings
+from duly.settings import Settings, unknown_variables
 from duly.storage import migrate
 from duly.storage.database import Database
 from duly.storage.qualified import text
@@ -66,6 +67,7 @@ def examine(engine: Engine) -> Facts:
         "zone_data": zone_data,
         "version": "",
         "login": login_facts(engine.settings),
+        "variables": unknown_variables(os.environ, engine.settings.publish_channels),
     }
     try:
         if db.is_sqlite and not db.memory:

@@ -6,7 +6,7 @@ work from being done or endangers it now; a warning is something a person should
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -210,6 +210,8 @@ class Facts:
     #: Zones of this database that the ``tzdata`` package says something else of, and those that this machine does not know.
     zones_differ: Sequence[str] = ()
     zones_unknown: Sequence[str] = ()
+    #: Variables of the environment that look like settings and that nothing reads, each with the one that was probably meant.
+    variables: Mapping[str, str | None] = field(default_factory=dict)
     file: FileFacts | None = None
     login: LoginFacts | None = None
     wake: WakeFacts | None = None
@@ -273,6 +275,13 @@ def _machine(f: Facts) -> Iterator[Finding]:
             "zones in use", f"{_few(f.zones_differ)}: this machine's zone data ({f.zone_data}) and the tzdata package give other local times",
             "Update the system's tzdata, or use the package's: PYTHONTZPATH= (empty). Use the same data on all machines.",
         )  # fmt: skip
+    if f.variables:
+        named = [f"{name} ({near}?)" if near else name for name, near in f.variables.items()]
+        yield warn(
+            "settings",
+            f"nothing reads {_few(named)}",
+            "Correct the name, or remove it; duly doctor --settings lists all.",
+        )
     if f.file is not None:
         yield from _file(f.file)
     if f.login is not None:

@@ -159,17 +159,17 @@ class Alerts:
         return self._read(ask)
 
     def _tell(self, facts: Facts, moved: Sequence[Moved], withheld: int, problem: str) -> None:
-        emit = self.engine.emitter.emit
+        emitter = self.engine.emitter
         for move in moved:
             alert = move.alert
             if move.event == "raise":
                 level = "error" if alert.severity is Severity.CRITICAL else "warning"
                 if level == "error":
-                    emit("alert_raised", "error", rule=alert.rule, subject=alert.subject, alert=alert.id, severity=str(alert.severity), detail=alert.detail)  # fmt: skip
+                    emitter.emit("alert_raised", "error", rule=alert.rule, subject=alert.subject, alert=alert.id, severity=str(alert.severity), detail=alert.detail)  # fmt: skip
                 else:
-                    emit("alert_raised", "warning", rule=alert.rule, subject=alert.subject, alert=alert.id, severity=str(alert.severity), detail=alert.detail)  # fmt: skip
+                    emitter.emit("alert_raised", "warning", rule=alert.rule, subject=alert.subject, alert=alert.id, severity=str(alert.severity), detail=alert.detail)  # fmt: skip
             elif move.event == "clear":
-                emit(
+                emitter.emit(
                     "alert_cleared",
                     rule=alert.rule,
                     subject=alert.subject,
@@ -177,12 +177,12 @@ class Alerts:
                     severity=str(alert.severity),
                 )
         if withheld:
-            emit("alerts_withheld", "warning", count=withheld, most=self.settings.alerts_most)
+            emitter.emit("alerts_withheld", "warning", count=withheld, most=self.settings.alerts_most)
         if problem:
-            emit("alert_notice_failed", "error", error=problem)
+            emitter.emit("alert_notice_failed", "error", error=problem)
         unknown = facts.unknown
         for rule in sorted(set(unknown) - set(self._unknown)):
-            emit("alert_unknown", "warning", rule=rule, error=unknown[rule])
+            emitter.emit("alert_unknown", "warning", rule=rule, error=unknown[rule])
         self._unknown = unknown
 
     def _prune(self, now: datetime) -> None:
