@@ -346,7 +346,9 @@ def events() -> str:
     if unexplained:
         sys.exit(f"docs/make_reference.py: say in MEANINGS what these events mean: {', '.join(unexplained)}")
     if gone := sorted(set(MEANINGS) - set(found)):
-        sys.exit(f"docs/make_reference.py: nothing emits these events, or not where they can be read: {', '.join(gone)}")
+        sys.exit(
+            f"docs/make_reference.py: nothing emits these events, or not where they can be read: {', '.join(gone)}"
+        )
     rows = [
         (f"`{name}`", ", ".join(sorted(found[name].levels)), ", ".join(f"`{f}`" for f in found[name].facts), text)
         for name, text in MEANINGS.items()
