@@ -144,6 +144,12 @@ class Settings:
     alerts_automation: float = _setting(
         3600.0, "s", "An automation that is due, or a session that waits for its AI, for longer is an alert.", low=1
     )
+    alerts_code: float = _setting(
+        300.0,
+        "s",
+        "A run of a workflow that waits longer for a worker whose code can go on with it is an alert.",
+        low=1,
+    )
     alerts_seals: float = _setting(600.0, "s", "An audit trail that is not sealed for longer is an alert.", low=1)
     alerts_retention: float = _setting(
         90 * 86_400.0, "s", "How long cleared alerts are kept. 0 keeps them for ever.", low=0

@@ -241,6 +241,13 @@ def test_a_table_in_a_foreign_database_is_looked_at_and_nothing_of_duly_is_made_
     with Session(engine) as session, session.begin():
         foreign.publish(session, "paper:x", 1)
     assert run("outbox", "status", "--database-url", url, "--table", "duly_outbox", "--json").json["pending"] == 1
+    # no alert looks at it: cron asks (A4)
+    check = ("outbox", "status", "--check", "--database-url", url, "--table", "duly_outbox")
+    assert run(*check).code == 0
+    for change in ("created_at = created_at - 901000000", "created_at = created_at + 901000000, status = 'parked'"):
+        with engine.begin() as connection:
+            connection.execute(text(f"UPDATE duly_outbox SET {change}"))
+        assert (run(*check).code, run(*check, "--json").code, run(*check[:2], *check[3:]).code) == (1, 1, 0)
     with engine.connect() as connection:
         tables = set(connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'")).scalars())
     assert tables == {"duly_outbox", "sqlite_sequence"}

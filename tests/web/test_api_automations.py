@@ -122,6 +122,21 @@ def test_an_automation_is_made_looked_at_changed_and_removed(operator: TestClien
     assert ("AUTOMATION_REMOVED", "token:test 1", "done") in trail(app)
 
 
+def test_names_that_do_not_exist_are_told_in_the_answer(operator: TestClient) -> None:
+    # A2
+    made = operator.post(PATH, json={"name": "a", "prompt": "Look.", "tools": ["lok_up"], "triggers": ["job_faild"]})
+    assert made.status_code == 201
+    assert [one.partition("?")[0] for one in made.json()["warnings"]] == [
+        'No tool is called "lok_up". Did you mean "look_up"',
+        'No event of Duly is called "job_faild". Did you mean "job_failed"',
+    ]
+    assert operator.get(f"{PATH}/{made.json()['id']}").json()["warnings"] == []
+    changed = operator.patch(f"{PATH}/{made.json()['id']}", json={"tools": ["lok_up", "loook_up"]}).json()
+    assert [one.partition("?")[0] for one in changed["warnings"]] == [
+        'No tool is called "loook_up". Did you mean "look_up"'
+    ]
+
+
 def test_an_edit_that_comes_in_between_is_seen_under_the_lock(room: Automations) -> None:
     made = room.create({"name": "a", "prompt": "p"})
     room.update(made.id, {"prompt": "q"}, version=1)

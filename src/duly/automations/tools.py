@@ -22,6 +22,7 @@ from duly.jobs.codec import Codec
 from duly.jobs.task import check_callable, injected_parameters
 from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.names import nearest
 from duly.kernel.payload import check_name, read_seconds
 from duly.kernel.rooms import check_task, is_of_a_room
 
@@ -174,10 +175,14 @@ class Toolbox:
         return [
             f"{name} is a task whose jobs a room of Duly makes itself: a call of it is refused"
             if is_of_a_room(name)
-            else f"{name} is neither a tool nor a task of this application: a call of it is refused where nobody defines it"
+            else f"{name} is neither a tool nor a task of this application{self._meant(name)}: a call of it is refused where nobody defines it"
             for name in dict.fromkeys(allowed)
             if self.find(name) is None
         ]
+
+    def _meant(self, name: str) -> str:
+        near = nearest(name, self.names())
+        return f" (did you mean {near}?)" if near else ""
 
 
 def schema(codec: Codec) -> dict[str, Any]:

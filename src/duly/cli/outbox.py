@@ -138,18 +138,26 @@ def _named(boxes: dict[str, Outbox]) -> str:
 
 
 @outbox.command()
+@click.option(
+    "--check",
+    is_flag=True,
+    help="End with 1 while something is parked, held, or waits for longer than the setting alerts_outbox.",
+)
 @_table
-def status(table: str | None) -> None:
+def status(check: bool, table: str | None) -> int:
     """Say how the outbox stands.
 
     What waits and since when, what is being sent, and what is parked, by destination. It is drained when nothing is
-    pending.
+    pending. Alerts look at Duly's own database: for an outbox in another one use --check, from cron.
     """
     asked = state()
-    standing = _box(table).status()
+    box = _box(table)
+    standing, most = box.status(), box.db.settings.alerts_outbox
+    waits = any(b.hold is not None or b.oldest_age > most for b in standing.destinations)
+    bad = check and bool(standing.parked or waits)
     if asked.json:
         show.as_json({**asdict(standing), "drained": standing.drained})
-        return
+        return int(bad)
     show.table(
         "!destination #pending #due #sending #parked #sent !oldest",
         (
@@ -172,6 +180,7 @@ def status(table: str | None) -> None:
         show.say(f"Drained: nothing is pending{parked}{kept}.")
     else:
         show.say(f"{standing.pending:,} pending, the oldest for {span(standing.oldest_age)}{parked}{kept}.")
+    return int(bad)
 
 
 def _filtered(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,7 +26,7 @@ from duly.jobs.run import Run as JobRun
 from duly.jobs.store import FAR
 from duly.jobs.task import Call, Options, Task
 from duly.jobs.why import Check
-from duly.kernel.errors import InvalidArgument, NotFound, Snooze, WrongState
+from duly.kernel.errors import InvalidArgument, NotFound, Snooze, UnreadableHere, WrongState
 from duly.kernel.names import nearest, notice
 from duly.kernel.payload import check_id, check_name, check_size, check_text
 from duly.workflows import ENGINE_RUN
@@ -57,6 +57,8 @@ R = TypeVar("R")
 
 #: Seconds after which a run that this worker cannot take further is looked at again, by any worker: at first, and at most.
 AHEAD_WAIT, AHEAD_MOST = 0.1, 30.0
+#: A run that was not left for so many seconds is left for the first time: it has gone on in between.
+LEFT_AGAIN = 180.0
 #: Versions up to this one are counted one by one, 1, 2, 3; higher ones may be dates.
 COUNTED = 30
 #: Jobs of a tree that are shown.
@@ -106,7 +108,7 @@ class Workflows:
         #: Documents that were told to have changed: (name, version).
         self._told: set[tuple[str, int]] = set()
         #: How often this process has left a run to others.
-        self._times_left: dict[int, int] = {}
+        self._times_left: dict[int, tuple[int, float, float]] = {}
 
     # ------------------------------------------------------------------ definitions
 
@@ -321,8 +323,15 @@ class Workflows:
 
     def _left(self, run: int, why: str) -> Snooze:
         """A run that is left to another worker: no attempt is used, and it can be claimed again at once, then after longer and longer."""
-        count = self._times_left.get(run, 0)
-        self._times_left[run] = count + 1
+        now, settings = self._app.engine.clock.monotonic(), self._app.engine.settings
+        count, first, last = self._times_left.pop(run, (0, now, now))
+        if now - last > LEFT_AGAIN:
+            count, first = 0, now
+        self._times_left[run] = count + 1, first, now
+        if now - first > settings.alerts_code:  # during a deploy it is soon over
+            self._app.engine.left.note(
+                "run", str(run), UnreadableHere(f"run {run}", f"{why}.", "Start workers with that code.")
+            )
         while len(self._times_left) > 10_000:
             self._times_left.pop(next(iter(self._times_left)))
         return Snooze(why, after=min(AHEAD_WAIT * 2 ** min(count, 10), AHEAD_MOST))
@@ -709,6 +718,7 @@ class Workflows:
     def keep(self) -> None:
         """Wake runs that slept through their news, and forget what is on record of runs that are gone."""
         db, store = self._app.engine.db, self._store
+        self._app.engine.left.turn("run")  # those that are still left are noted again
         woken = db.write(store.sweep)
         if woken:
             self._app.events.emit("workflows_woken", "warning", count=woken)

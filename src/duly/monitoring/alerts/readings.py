@@ -25,6 +25,7 @@ from duly.kernel.errors import brief
 from duly.kernel.rooms import is_of_a_room
 from duly.monitoring.alerts.alert import MOST_SUBJECTS, Facts, Reading, Rule, Sample
 from duly.monitoring.alerts.looks import HOPS, ROWS, Look
+from duly.monitoring.alerts.runs import code_missing, group_failing, schedule_failing, workflow_long
 from duly.monitoring.alerts.tables import alerts
 
 #: Seconds that all looks together may take.
@@ -677,7 +678,10 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
         schedules_overdue,
         schedules_missed,
         schedule_broken,
+        schedule_failing,
         definition_left,
+        workflow_long,
+        code_missing,
         mail_held,
         mail_unknown,
         publish_failed,
@@ -687,6 +691,7 @@ LOOKS: dict[str, Callable[[Look], Reading]] = {
         publish_token_ending,
         rounds_idle,
         rounds_failing,
+        group_failing,
         rounds_late,
         automation_failing,
         automation_waiting,

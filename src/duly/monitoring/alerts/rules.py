@@ -139,6 +139,24 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             calm=0,
         ),
         Rule(
+            "schedule_failing", "schedules", "schedule", "count", 0.0, 0.0, WARNING,
+            "Runs of schedule {subject} that have failed in a row, the last one among them: {value}.",
+            "duly schedules show NAME and duly jobs show JOB say why; once the cause is gone, duly schedules run NAME, or duly jobs replay JOB.",
+            calm=0,
+        ),
+        Rule(
+            "workflow_long", "workflows", "workflow", "count", s.workflow_steps_warn - 1.0, s.workflow_steps_warn - 1.0, WARNING,
+            "A run of workflow {subject} has {value} steps on record: each turn goes through all of them.",
+            "Let the workflow begin anew now and then with ctx.continue_as_new; beyond workflow_steps_max a run fails.",
+            calm=0, setting="workflow_steps_warn",
+        ),
+        Rule(
+            "code_missing", "workflows", "code", "count", 0.0, 0.0, WARNING,
+            "Runs that are due, that need the code {subject}, and that no worker takes: {value}.",
+            "Start a worker with that code (a workflow, its version, the guard that a run has passed); duly why RUN says the same.",
+            hold=s.alerts_code, calm=30, setting="alerts_code",
+        ),
+        Rule(
             "definition_left", "schedules", "host", "count", 0.0, 0.0, WARNING,
             "Workers on {subject} cannot read {value} definitions and leave them to others.",
             "Update the zone data of that machine, or the code of its workers; where no worker can read them, nothing of them runs.",
@@ -228,6 +246,12 @@ def every_rule(s: Settings) -> tuple[Rule, ...]:
             "{value} of the {samples} groups that the {subject} tick took up lately have failed; {threshold} is fine.",
             "The log names each group and its error; it is tried again at the next pass.",
             samples=s.alerts_samples, setting="alerts_failures",
+        ),
+        Rule(
+            "group_failing", "rounds", "group", "count", 0.0, 0.0, WARNING,
+            "Group {subject} could not be planned, opened or closed, {value} times in a row.",
+            "duly rounds groups show GROUP says why; it is tried again at each pass.",
+            hold=30, calm=0,
         ),
         Rule(
             "rounds_late", "rounds", "", "s", s.alerts_late, s.alerts_late, WARNING,

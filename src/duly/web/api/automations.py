@@ -6,7 +6,7 @@ who may not see those. Source: R001, T001, B080.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
@@ -19,6 +19,7 @@ from duly.automations.automation import NoCall, definition_json
 from duly.automations.door import Automations
 from duly.idempotency.http_request import key_of
 from duly.kernel.errors import InvalidArgument, WrongState
+from duly.kernel.names import noticing
 from duly.monitoring.redact import redacted
 from duly.web.api import sessions
 from duly.web.api.common import (
@@ -86,6 +87,10 @@ class Automation(BaseModel):
     created_at: Instant
     updated_at: Instant
     hidden: bool
+    warnings: list[str] = Field(
+        [],
+        description="Of a change: tools that neither this application nor a running worker knows, and triggers that are nearly events of Duly's.",
+    )
 
     @computed_field(description=ETAG)  # type: ignore[prop-decorator]
     @property
@@ -198,10 +203,11 @@ def routes(app: Duly) -> Any:
         """Make an automation. Nothing that was planned before this moment runs."""
         said = _definition(given, {"is_enabled", "tenant"})
         at = for_whom(who, given.tenant, app.settings.tenant)
-        found = door().create(said, enabled=given.is_enabled, tenant=at, actor=who.actor)
+        with noticing() as warned:
+            found = door().create(said, enabled=given.is_enabled, tenant=at, actor=who.actor)
         response.headers["Location"] = request.url_for("duly_automation", automation=str(found.id)).path
         response.headers["ETag"] = _tag(found)
-        return _shown(door(), found, who)
+        return _shown(door(), found, who, warned)
 
     @made.get("/automations/slots", response_model=Slots)
     def slots(who: Viewer, tenant: TenantIn = None) -> Slots:
@@ -258,11 +264,12 @@ def routes(app: Duly) -> Any:
     ) -> Automation:
         """Change an automation. Only a change of its schedule moves what is wanted of it to from now on."""
         known = door().get(automation, whose(who, tenant))
-        found = _bound(
-            known, if_match, lambda version: door().update(known.id, _definition(given), version=version, tenant=known.tenant, actor=who.actor), door()
-        )  # fmt: skip
+        with noticing() as warned:
+            found = _bound(
+                known, if_match, lambda version: door().update(known.id, _definition(given), version=version, tenant=known.tenant, actor=who.actor), door()
+            )  # fmt: skip
         response.headers["ETag"] = _tag(found)
-        return _shown(door(), found, who)
+        return _shown(door(), found, who, warned)
 
     @made.delete("/automations/{automation}", status_code=204, responses=documented(404, 412))
     def delete(
@@ -347,7 +354,7 @@ def _bound(known: Known, if_match: str | None, act: Callable[[int | None], Known
         raise
 
 
-def _shown(door: Automations, a: Known, who: Identity) -> Automation:
+def _shown(door: Automations, a: Known, who: Identity, warnings: Sequence[str] = ()) -> Automation:
     """An automation as somebody may see it."""
     d = a.definition
     said = definition_json(d)
@@ -359,5 +366,6 @@ def _shown(door: Automations, a: Known, who: Identity) -> Automation:
     said |= {
         "when": "; ".join(when) or "by hand", "next_run": door.next_run(a.id, a.tenant), "execution_history": list(a.execution_history),
         "messages": redacted(said["messages"]) if who.sees_payloads else None, "hidden": not who.sees_payloads,
+        "warnings": list(warnings),
     }  # fmt: skip
     return Automation(**said)
