@@ -107,6 +107,7 @@ class Automation(TypedDict):
     created_at: str
     updated_at: str
     hidden: bool
+    warnings: NotRequired[list[str]]
     etag: str
 
 
