@@ -101,7 +101,7 @@ def test_a_seldom_task_that_fails_is_an_alert_within_a_minute_and_is_cleared_whe
 
 
 PAINT = """
-from duly import Duly
+from duly import Duly, PermanentError
 app = Duly({url!r})
 
 @app.task("PAINT", run_in="process", max_attempts=1)
@@ -109,7 +109,11 @@ def {name}():
     try:
         raise KeyError("colour")
     except KeyError as error:
-        raise ValueError("no colour") from error
+        raise NoColour("no colour") from error
+
+
+class NoColour(PermanentError):
+    pass
 """
 
 
@@ -138,8 +142,8 @@ def test_a_process_that_finds_newer_code_leaves_the_job_to_others(
     job = newer.app.jobs.get(ident)
     assert (job.status, job.error["type"], job.error["trace"][-1]) == (
         Status.FAILED,
-        "ValueError",
-        "ValueError: no colour",
+        "NoColour",
+        "painting_of_this_test.NoColour: no colour",
     )
     assert "KeyError: 'colour'" in job.error["trace"]  # what led to it comes with it, out of the process  # A6
     newer.app.close()

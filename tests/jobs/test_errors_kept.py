@@ -64,6 +64,22 @@ def test_an_error_within_a_group_keeps_what_led_to_it() -> None:  # A6
     assert "The above exception was the direct cause of the following exception:" in lines
 
 
+def test_an_error_may_have_attributes_of_any_name(app: Duly) -> None:
+    class Odd(Exception):
+        def __init__(self) -> None:
+            self.trace, self.kind = [1, None], 5
+            super().__init__("odd")
+
+    @app.task(max_attempts=1)
+    def odd() -> None:
+        raise Odd
+
+    ident = odd.enqueue().job.id
+    drain(app)
+    error = app.jobs.get(ident).error
+    assert (error["type"], error["trace"][-1].rpartition(".")[2]) == ("Odd", "Odd: odd")
+
+
 def test_a_traceback_is_bounded_whatever_was_raised() -> None:
     def deep(n: int) -> None:
         if n:

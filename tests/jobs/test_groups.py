@@ -117,8 +117,9 @@ def test_a_handler_on_a_thread_and_one_in_a_process_answer_alike(app: Duly) -> N
     ident = plain.enqueue().job.id
     drain(app)
     assert app.jobs.get(ident).status is Status.FAILED
-    kind, sent, trace = _raised(group(ValueError("x"), Retry("busy", after=9)))
+    kind, sent, name, trace = _raised(group(ValueError("x"), Retry("busy", after=9)))
     assert (kind, type(sent), sent.after) == ("signal", Retry, 9.0)
+    assert name == "Retry"
     assert str(sent) == "busy (and 1 more error in the group: ValueError)"
     assert any("ValueError: x" in line for line in trace)
     assert _raised(group(KeyError("x"), ValueError("y")))[:3] == ("error", "KeyError", "'x' (and 1 more error in the group: ValueError)")  # fmt: skip

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from duly.jobs.chain import chained
 from duly.jobs.codec import encode_output
 from duly.jobs.copies import leave
-from duly.jobs.run import CURRENT, UnreadableInput
+from duly.jobs.run import CURRENT, TOLD, UnreadableInput
 from duly.jobs.task import Task
 from duly.kernel.errors import DulyError, InvalidArgument, PermanentError, Retry, Signal, Snooze, brief
 from duly.kernel.exception_group import decisive, others
@@ -62,10 +62,10 @@ class ChildDied(DulyError):
 
 
 class RemoteFailure(DulyError):
-    """An error of the handler, told by its process; ``kind`` is the type it had there, ``trace`` the lines of its traceback."""
+    """An error of the handler, told by its process; ``kind`` is the type it had there."""
 
-    def __init__(self, kind: str, message: str, trace: list[str]) -> None:
-        self.kind, self.trace = kind, trace
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
         super().__init__(f"{kind}: {message}")
 
 
@@ -118,13 +118,12 @@ class Child:
         if kind == "done":
             return rest[0], rest[1]
         if kind == "signal":
-            rest[0].trace = rest[1]
-            raise rest[0]
+            raise _told(*rest)
         if kind == "unreadable":
             raise UnreadableInput(*rest)
         if kind == "missing":
             raise HandlerMissing(rest[0])
-        raise RemoteFailure(rest[0], rest[1], rest[2])
+        raise _told(RemoteFailure(rest[0], rest[1]), rest[0], rest[2])
 
     def _answer(self) -> Any:
         """The next answer to the present job. Raises EOFError, OSError or ValueError when there will be none."""
@@ -217,6 +216,13 @@ def address(task: Task[Any, Any]) -> tuple[str, str]:
     return task.fn.__module__, task.fn.__qualname__
 
 
+def _told(error: BaseException, kind: str, trace: list[str]) -> BaseException:
+    """An error of the handler, with what its process says of it."""
+    if trace:
+        error.__dict__[TOLD] = kind, trace
+    return error
+
+
 def is_here(task: Task[Any, Any]) -> bool:
     """Is a handler where a process would look for it? Then a process that does not find it has other code."""
     module, name = address(task)
@@ -284,16 +290,16 @@ def _raised(error: BaseException) -> tuple[Any, ...]:
     """What a handler raised, as an answer: rebuilt, so that only plain values travel."""
     group, error = error, decisive(error)
     if isinstance(error, Snooze):
-        return "signal", error, []
+        return "signal", error, type(error).__name__, []
     try:
         message = str(error) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
     if isinstance(error, Retry):
-        return "signal", Retry(message, after=error.after), chained(group)
+        return "signal", Retry(message, after=error.after), type(error).__name__, chained(group)
     if isinstance(error, Signal):
         kind = type(error) if type(error) in Signal.__subclasses__() else PermanentError
-        return "signal", kind(message), chained(group)
+        return "signal", kind(message), type(error).__name__, chained(group)
     return "error", type(error).__name__, message[:4000], chained(group)
 
 

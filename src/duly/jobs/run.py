@@ -404,6 +404,10 @@ def refused(error: InvalidArgument, at: datetime) -> Outcome:
     return Outcome(OutcomeKind.REFUSED, error=describe(error, at))
 
 
+#: Where an exception that another process has raised says its type and the lines of its traceback there.
+TOLD = "_duly_told"
+
+
 def describe(error: BaseException, at: datetime) -> dict[str, Any]:
     """An exception as the error of a job (R003-5): message, type, where that is defined if not here, attempted_at, and its traceback with its causes.
 
@@ -414,12 +418,12 @@ def describe(error: BaseException, at: datetime) -> dict[str, Any]:
         message = (str(error) or type(error).__name__) + others(group, error)
     except BaseException:
         message = "(the error's text cannot be made)"
-    own = getattr(error, "trace", None)  # told by another process
-    trace = [clean(line) for line in (own if isinstance(own, list) else chained(group))]
     kind = type(error)
+    name, lines = error.__dict__.get(TOLD) or (kind.__name__, chained(group))
+    trace = [clean(line) for line in lines]
     foreign = kind.__module__.partition(".")[0] not in ("builtins", "duly")
     return {
-        "message": masked(clean(message)[:MAX_ERROR]), "type": kind.__name__, "attempted_at": at.isoformat(),
+        "message": masked(clean(message)[:MAX_ERROR]), "type": name, "attempted_at": at.isoformat(),
         **({"path": f"{kind.__module__}.{kind.__qualname__}"} if foreign else {}), **({"trace": trace} if trace else {}),
     }  # fmt: skip
 

@@ -335,10 +335,6 @@ class Running(Accounts):
         except processes.ChildDied as died:
             interrupted: BaseException = asyncio.CancelledError() if run.reason is not None else died
             outcome = failed(run, interrupted, self.clock.now())
-        except processes.RemoteFailure as remote:
-            outcome = failed(run, remote, self.clock.now())
-            assert outcome.error is not None
-            outcome.error["type"] = remote.kind
         except BaseException as raised:
             outcome = failed(run, raised, self.clock.now())
         finally:
