@@ -11,12 +11,14 @@ import pytest
 
 from duly.jobs.house import Housekeeper
 from duly.kernel.errors import InvalidArgument
+from duly.kernel.verdict import Kind
 from duly.publishing import PublicationFilter, Publishing, keep
 from duly.publishing import plan as plans
 from duly.publishing.keys import plan_key
 from duly.publishing.plan import Plan, load
 from duly.testing import ManualClock, drain
-from publishing.hands import POST, Ear, World, actions, app_of, put
+from publishing.hands import POST, Ear, World, actions, app_of, put, verdict
+from publishing.test_unknown import stand
 
 WEEK: dict[str, Any] = {
     "name": "week", "brand": "orchard", "timezone": "Africa/Casablanca", "channels": ["ig"], "template": {"body": "{text}", "title": "A title"},
@@ -244,3 +246,105 @@ def test_an_old_process_does_not_put_an_old_definition_of_a_channel_back(
     app_of(new).queues.set("ig", limit=7)
     new._keeper._limit("ig")
     assert stands() == (7, 5), "what a person has set stays"
+
+
+# ---------------------------------------------------------------------- edited field by field
+
+
+MOVES = {
+    "text": slot(1, placeholders={"text": "Ripe pears"}), "time": slot(1, at="2027-06-02T19:30"), "zone": lambda p: p.update(timezone="Asia/Tokyo"),
+    "media": slot(1, assets=[{"url": "https://example.org/b.jpg", "alt": "pears"}]), "channel": lambda p: (p.update(channels=["ig", "fb"]), slot(0, channels=["ig"])(p), slot(1, channels=["fb"])(p)),
+    "channels": lambda p: p.update(channels=["fb"]), "link": slot(1, link="https://example.org/p"), "gone": lambda p: p["slots"].pop(),
+    "new": lambda p: p["slots"].append({"at": "2027-06-05T18:00", "placeholders": {"text": "Figs"}}),
+    "swapped": lambda p: p["slots"].reverse(), "offset": slot(1, at="2027-06-02T18:00:00+01:00"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", MOVES)
+def test_after_each_edit_of_a_plan_sync_leaves_what_the_plan_says_and_nothing_else(
+    room: Publishing, world: World, field: str
+) -> None:  # D5b, by other doors
+    room.channel("fb", world.connector())
+    change = MOVES[field]
+    room.sync_plan(week())
+    for plan in (week(change), week(change), week(), week(change)):
+        done = room.sync_plan(plan)
+        waiting = {
+            (p.channel, p.run_at, p.payload["caption"]) for p in room.list(PublicationFilter(status=("pending",)))
+        }  # type: ignore[arg-type]
+        assert waiting == {(one.channel, one.run_at, one.payload["caption"]) for one in plan.items}
+        assert (done.collisions, done.kept, len(done.jobs)) == ({}, {}, len(plan.items))
+    assert len(room.list(PublicationFilter(status=("pending",)))) == len(week(change).items)  # type: ignore[arg-type]
+
+
+def test_a_post_that_has_gone_out_is_not_published_again_in_other_words(
+    room: Publishing, world: World, clock: ManualClock
+) -> None:  # D5b
+    made = room.enqueue_plan(week().items)
+    clock.set(datetime(2027, 6, 1, 20, tzinfo=UTC))
+    drain(app_of(room))
+    changed = week(slot(0, placeholders={"text": "Plumz, with the typo mended"}))
+    for dry_run in (True, False):
+        done = room.sync_plan(changed, dry_run=dry_run)
+        assert (done.kept, done.cancelled, done.collisions) == ({0: made[0].job.id}, [], {})
+    assert [(one.job.id, one.created) for one in done.jobs] == [(one.job.id, False) for one in made]
+    drain(app_of(room))
+    assert world.posts == ["Plums"]
+    # at another time it is another post
+    again = room.sync_plan(week(slot(0, at="2027-06-03T18:00", placeholders={"text": "Plumz"})))
+    assert (sorted(one.created for one in again.jobs), again.kept) == ([False, True], {})
+
+
+def test_a_post_that_may_be_there_is_neither_cancelled_nor_made_in_other_words(
+    room: Publishing, world: World, clock: ManualClock
+) -> None:  # D5b, T002-c
+    made = room.enqueue_plan(week().items)
+    clock.set(datetime(2027, 6, 1, 20, tzinfo=UTC))
+    app_of(room).queues.pause("ig")
+    stand(room, made[0].job.id, "sending")
+    done = room.sync_plan(week(slot(0, placeholders={"text": "Other words"})))
+    assert (done.cancelled, done.kept) == ([], {0: made[0].job.id})
+
+
+def test_sync_says_with_which_posts_of_others_its_own_collide(room: Publishing, world: World) -> None:  # R002-23
+    room.enqueue_plan(week().items)
+    single = put(room, {"caption": "Mine"}, run_at=datetime(2027, 6, 3, 18, tzinfo=UTC))
+    moved = week(slot(1, at="2027-06-03T18:00:00+00:00"))
+    assert room.sync_plan(moved, dry_run=True).collisions == {1: f"publication {single}"}
+    assert room.sync_plan(moved).collisions == {1: f"publication {single}"}
+
+
+def test_a_plan_that_got_another_name_or_zone_keeps_its_posts(room: Publishing, world: World) -> None:
+    made = room.enqueue_plan(week().items)
+
+    def named(plan: dict[str, Any]) -> None:  # the same instants in June
+        plan.update(name="june", timezone="Europe/London")
+
+    room.sync_plan(week(named))
+    metas = [app_of(room).jobs.get(one.job.id).meta or {} for one in made]
+    assert {(meta["plan"], meta["tz"]) for meta in metas} == {("june", "Europe/London")}
+
+    def both(plan: dict[str, Any]) -> None:
+        named(plan)
+        slot(1, placeholders={"text": "Ripe pears"})(plan)
+
+    assert [p.id for p in room.sync_plan(week(both)).cancelled] == [made[1].job.id]
+
+
+def test_a_filter_that_found_a_failed_post_leaves_it_alone_once_a_person_has_ended_it(
+    room: Publishing, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R002-25
+    world.script = [verdict(Kind.PERMANENT, "refused")]
+    ident = put(room)
+    drain(app_of(room))
+    find = room._store.find
+
+    def meanwhile(*args: Any) -> Any:
+        found = find(*args)
+        room.replay(ident, "eve")
+        room.cancel(ident, "ada", "not this one")
+        return found
+
+    monkeypatch.setattr(type(room._store), "find", lambda self, *args: meanwhile(*args))
+    done = room.replay_many(PublicationFilter(channel="ig"))
+    assert (done.done, list(done.refused), room.get(ident).status) == ([], [ident], "cancelled")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from duly.publishing.door import Publishing
     from duly.publishing.plan import Plan, Planned
     from duly.publishing.preflight import Report
-    from duly.publishing.view import Enqueued, Publication
+    from duly.publishing.view import Enqueued, Publication, Synced
 
 #: A post of a plan that is due so much before now is told of: it would be published at once.
 LATE = timedelta(minutes=5)
@@ -67,15 +67,18 @@ def plan(file: Path, dry_run: bool, sync: bool, override: str | None, skip_past:
     publishing, there = _if_there() if dry_run else (door(make=True), True)
     now = publishing._app.engine.clock.now()
     items = [one for one in read.items if not skip_past or one.run_at >= now]
+    from duly.publishing.view import Synced
+
     gone: list[Publication] = []
+    kept: Mapping[int, int] = {}
     if dry_run:
+        shown = Synced([], [], publishing.collisions(items, tenant) if there else {}, {})
         if sync and there:
-            gone = publishing.sync_plan(read, items, tenant=tenant, override="dry run", dry_run=True).cancelled
-        _foretold(publishing, there, read, items, override, tenant, now, gone)
+            shown = publishing.sync_plan(read, items, tenant=tenant, override="dry run", dry_run=True)
+        _foretold(publishing, there, read, items, override, tenant, now, shown)
         return
     if sync:
-        made, gone = publishing.sync_plan(read, items, tenant=tenant, override=override, actor=actor())
-        close = publishing.collisions(items, tenant)
+        made, gone, close, kept = publishing.sync_plan(read, items, tenant=tenant, override=override, actor=actor())
     else:
         close = publishing.collisions(items, tenant)
         made = publishing.enqueue_plan(items, tenant=tenant, override=override, actor=actor())
@@ -84,11 +87,12 @@ def plan(file: Path, dry_run: bool, sync: bool, override: str | None, skip_past:
         show.as_json({
             "brand": read.brand, "made": sum(created for _, created in made), "there": sum(not created for _, created in made),
             "skipped": len(read.items) - len(items), "cancelled": [one.id for one in gone],
-            "jobs": [{**job.record(), "created": created, "place": one.place, "collision": close.get(n)} for n, (one, (job, created)) in enumerate(zip(items, made, strict=True))],
+            "jobs": [{**job.record(), "created": created, "place": one.place, "collision": close.get(n), "kept": n in kept} for n, (one, (job, created)) in enumerate(zip(items, made, strict=True))],
         })  # fmt: skip
         return
     _tell_made(items, made, now)
     _collide(items, close, sync)
+    _keep(items, kept)
     told = f"{show.count(sum(c for _, c in made), 'post')} made, {sum(not c for _, c in made):,} there already"
     cancelled = f", {len(gone):,} cancelled" if sync else ""
     show.say(f"{told}{cancelled}{_skipped(len(read.items) - len(items))}.")
@@ -100,6 +104,14 @@ def _collide(items: Sequence[Planned], close: Mapping[int, str], sync: bool) -> 
     for n, other in close.items():
         remedy = "" if sync else " If it takes the place of that post, run the plan with --sync, or cancel that post."
         complain(f"{items[n].place} is on {items[n].channel} at the same time as {other}.{remedy}")
+
+
+def _keep(items: Sequence[Planned], kept: Mapping[int, int]) -> None:
+    for n, ident in kept.items():
+        complain(
+            f"{items[n].place} is not made: publication {ident} of this plan has begun or gone out at that time, in other words. "
+            "To publish both, give this one another time."
+        )  # fmt: skip
 
 
 def _tell_gone(gone: Sequence[Publication], now: datetime) -> None:
@@ -144,25 +156,23 @@ def _tell_made(items: Sequence[Planned], made: Sequence[Enqueued], now: datetime
 
 def _foretold(
     publishing: Publishing, database: bool, read: Plan, items: Sequence[Planned], override: str | None, tenant: str | None, now: datetime,
-    gone: Sequence[Publication],
+    shown: Synced,
 ) -> None:  # fmt: skip
     from duly.publishing.preflight import PreflightFailed
 
     reports = [_report(publishing, one.channel, one.payload) for one in items]
     there = publishing.there(items, tenant) if database else [None] * len(items)
-    close = publishing.collisions(items, tenant) if database else {}
-    leaving = {f"publication {one.id}" for one in gone}
-    close = {n: other for n, other in close.items() if other not in leaving}
+    gone, close, kept = shown.cancelled, shown.collisions, shown.kept
     failing = [(one.place, report) for one, report in zip(items, reports, strict=True) if not report.ok]
     if state().json:
         show.as_json({
-            "brand": read.brand, "would_make": sum(one is None for one in there), "ok": not failing, "skipped": len(read.items) - len(items),
+            "brand": read.brand, "would_make": sum(one is None for one in there) - len(kept), "ok": not failing, "skipped": len(read.items) - len(items),
             "would_cancel": [one.id for one in gone],
             "posts": [
                 {
                     "channel": one.channel, "run_at": one.run_at, "key": one.key, "place": one.place, "payload": one.payload,
                     "existing": old.record() if old else None, "preflight": report.to_json(),
-                    "collision": close.get(n),
+                    "collision": close.get(n), "kept": n in kept,
                 }
                 for n, (one, report, old) in enumerate(zip(items, reports, there, strict=True))
             ],
@@ -177,9 +187,10 @@ def _foretold(
         )  # fmt: skip
         _findings((one.place, report) for one, report in zip(items, reports, strict=True))
         _collide(items, close, bool(gone))
+        _keep(items, kept)
         if gone:
             _tell_gone(gone, now)
-        new = show.count(sum(one is None for one in there), "post")
+        new = show.count(sum(one is None for one in there) - len(kept), "post")
         cancel = f" and cancel {show.count(len(gone), 'post')}" if gone else ""
         show.say(f"Would make {new}{cancel}{_skipped(len(read.items) - len(items))}. Nothing was written.")
         _late(one for one, old in zip(items, there, strict=True) if old is None and one.run_at < now - LATE)

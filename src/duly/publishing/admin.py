@@ -25,12 +25,14 @@ class PublicationAdmin:
     def __init__(self, app: Host, reader: PublicationReader) -> None:
         self._app, self._reader = app, reader
 
-    def replay(self, connection: Connection, ident: int, actor: str, reason: str, tenant: str | None) -> Publication:
+    def replay(
+        self, connection: Connection, ident: int, actor: str, reason: str, tenant: str | None, fit: tuple[Status, ...] = REPLAYED
+    ) -> Publication:  # fmt: skip
         """Run a failed or cancelled one again (R002-16), a cancelled one at its planned instant; one that is there by what is on record ends as
         completed (T002-h). Raises NotFound, WrongState."""
         found = self._reader.get(connection, ident, tenant)
-        if found.status not in REPLAYED:
-            raise WrongState(f"publication {ident}", found.status, "replay", REPLAYED)
+        if found.status not in fit:
+            raise WrongState(f"publication {ident}", found.status, "replay", fit)
         try:
             JobAdmin(self._app.engine).replay_in(connection, ident, actor, reason)
         except WrongState as error:
@@ -69,10 +71,13 @@ class PublicationAdmin:
                 "status", "names cancelled publications, and a filter never replays those.", "Replay a cancelled one by its id."
             )  # fmt: skip
 
-        def act(connection: Connection, ident: int) -> object:
-            return self.replay(connection, ident, actor, reason, filter.tenant)
+        # asked again where it is acted on: a person may have cancelled it since it was found
+        fit = REPLAYED if filter.ids else (Status.FAILED,)
 
-        return self._act(filter, REPLAYED if filter.ids else (Status.FAILED,), limit, act)
+        def act(connection: Connection, ident: int) -> object:
+            return self.replay(connection, ident, actor, reason, filter.tenant, fit)
+
+        return self._act(filter, fit, limit, act)
 
     def cancel_many(self, filter: PublicationFilter, actor: str, reason: str, limit: int) -> Bulk:
         """Cancel those that fit and have not ended."""

@@ -234,28 +234,44 @@ class Publishing:
         """Make the database say what a plan says: cancel its posts that wait and are no longer in it, and make the new ones, in one transaction.
 
         ``items``: those of the plan that are to be made, if not all. What has begun or ended stays. A post that an earlier sync cancelled and
-        that is in the plan again is replayed; one that a person cancelled stays cancelled. Raises as ``enqueue_plan``.
+        that is in the plan again is replayed; one that a person cancelled stays cancelled. A post whose time one of this plan has taken already,
+        in other words, is not made (``Synced.kept``). Raises as ``enqueue_plan``.
         """
-        given = self._maker.check(
-            [item(one) for one in (plan.items if items is None else items)], tenant, override, actor
-        )
+        wanted = [item(one) for one in (plan.items if items is None else items)]
         every = [item(one) for one in plan.items]
+        given = self._maker.check(wanted, tenant, override, actor)
 
         def act(connection: Connection) -> Synced:
             gone = self._maker.withdrawn(connection, plan, every, tenant)
             old = self._reader.many(connection, gone)
+            leaving = {f"publication {ident}" for ident in gone}
+            kept = {
+                n: ident
+                for n, ident in self._maker.begun(connection, plan, wanted, tenant).items()
+                if ident not in gone
+            }
+            close = {
+                n: other
+                for n, other in self._maker.collisions(connection, wanted, tenant).items()
+                if n not in kept and other not in leaving
+            }
             if dry_run:
-                return Synced([], old)
+                return Synced([], old, close, kept)
             admin = JobAdmin(self._app.engine)
             admin.cancel_in(connection, gone, actor, f"{SYNCED} {plan.name}")
-            made = self._maker.make(connection, given)
+            self._maker.follow(connection, wanted, tenant)
+            made = self._maker.make(connection, given.without(kept))
             back = [one.job.id for one in made if one.job.status is Status.CANCELLED]
             by = self._app.engine.reader.cancelled_by(connection, back)
             for ident in back:
                 if by.get(ident, ("", ""))[1].startswith(SYNCED):
                     self._admin.replay(connection, ident, actor, f"it is in the plan {plan.name} again", tenant)
             again = {p.id: p for p in self._reader.many(connection, back)}
-            return Synced([Enqueued(again.get(job.id, job), created) for job, created in made], old)
+            jobs = [Enqueued(again.get(job.id, job), created) for job, created in made]
+            stands = {p.id: p for p in self._reader.many(connection, [*kept.values()])}
+            for n in sorted(kept):
+                jobs.insert(n, Enqueued(stands[kept[n]], False))
+            return Synced(jobs, old, close, kept)
 
         return self._read(act) if dry_run else self._write(act)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from duly.publishing.host import Host
 from duly.publishing.keys import OLD, PREFIX
 from duly.publishing.post import Post, read_post
 from duly.publishing.read import PublicationReader
+from duly.publishing.state import State
 from duly.publishing.view import PUBLISH, Enqueued, publication
 
 if TYPE_CHECKING:
@@ -90,6 +91,12 @@ class Checked(NamedTuple):
     wrong: Mapping[int, tuple[str, preflight.Report]]
     override: str | None
     actor: str
+
+    def without(self, numbers: Collection[int]) -> Checked:
+        """The same without some of them, by number."""
+        left = [n for n in range(len(self.items)) if n not in numbers]
+        wrong = {at: self.wrong[n] for at, n in enumerate(left) if n in self.wrong}
+        return self._replace(items=[self.items[n] for n in left], new=[self.new[n] for n in left], wrong=wrong)
 
 
 class PublicationMaker:
@@ -192,11 +199,15 @@ class PublicationMaker:
         Which plan made a post stands on its job. One that was made before that was written down is taken for the plan's where brand and channel
         are the plan's and its instant lies between the first and the last of the plan.
         """
-        whose = tenant or self._app.settings.tenant
+        whose, store = tenant or self._app.settings.tenant, self._reader.store
         owned = set(self.owners(connection, items, whose))
         instants = [one.run_at for one in items if one.run_at is not None]
         out = []
-        for row in self._reader.store.waiting_of(connection, whose):
+        rows = store.waiting_of(connection, whose)
+        begun = store.traces(connection, [row.id for row in rows])
+        for row in rows:
+            if row.id in begun and begun[row.id].state is not State.PREPARING:
+                continue  # it may be there
             payload, meta = row.input, row.meta or {}
             if row.id in owned or not (row.key or "").startswith((PREFIX, OLD)) or payload.get("brand") != plan.brand:
                 continue
@@ -205,6 +216,36 @@ class PublicationMaker:
             if named == plan.name if named else within:
                 out.append(row.id)
         return out
+
+    def begun(self, connection: Connection, plan: Plan, items: Sequence[Item], tenant: str | None) -> dict[int, int]:
+        """By number of a new post, the one of this plan that stood at its time, is no longer in the plan, and has begun, gone out, or may have:
+        the same post in other words."""
+        store, owners, out = self._reader.store, self.owners(connection, items, tenant), dict[int, int]()
+        owned = set(owners)
+        for n, one in enumerate(items):
+            at = one.run_at
+            if owners[n] is not None or at is None:
+                continue
+            apart = timedelta(seconds=self._channels.get(one.channel).apart)
+            near = [i for i, then in store.near(connection, one.channel, at - apart, at + apart)
+                    if i not in owned and (then == at or abs(then - at) < apart)]  # fmt: skip
+            jobs = self._app.engine.reader.get_many(connection, near)
+            ours = [i for i in near if i in jobs and (jobs[i].meta or {}).get(PLAN) == plan.name and (jobs[i].input or {}).get("brand") == plan.brand]  # fmt: skip
+            if ours:
+                out[n] = ours[0]
+        return out
+
+    def follow(self, connection: Connection, items: Sequence[Item], tenant: str | None) -> None:
+        """Posts that wait under this plan's keys bear its name, its clock and its zone from now on, also where their instant is the same."""
+        store, whose = self._reader.store, tenant or self._app.settings.tenant
+        there = {row.id: row for row in store.waiting_of(connection, whose)}
+        for one, owner in zip(items, self.owners(connection, items, tenant), strict=True):
+            row = there.get(owner or 0)
+            if row is None or row.due_at is None or row.due_at != one.run_at:
+                continue
+            meta = {**(row.meta or {}), **(one.meta or {})}
+            if any(meta.get(name) != (row.meta or {}).get(name) for name in (LOCAL, ZONE, PLAN)):
+                store.retime(connection, row.id, row.due_at, row.due_at, meta)
 
     def _known_otherwise(self, connection: Connection, given: Checked) -> None:
         """Give posts that are there under another of their keys that key, so that they are found by it."""

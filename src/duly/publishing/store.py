@@ -249,7 +249,7 @@ class PublicationStore:
         return out
 
     def near(self, connection: Connection, channel: str, start: datetime, end: datetime) -> list[tuple[int, datetime]]:
-        """(job, instant) of the posts of a channel that go out, or went out, from an instant until another, both included."""
+        """(job, instant) of the posts of a channel that go out, went out, or may have, from an instant until another, both included."""
         c, d, p = jobs.c, jobs_done.c, publications.c
         mine: list[Any] = [c.queue == channel, c.task == PUBLISH]
         waits: list[Any] = [text("status = 'queued' AND due_at IS NOT NULL"), c.due_at >= start, c.due_at <= end]
@@ -257,7 +257,7 @@ class PublicationStore:
         out = [(r.id, r.due_at) for r in connection.execute(select(c.id, c.due_at).where(*waits, *mine))]
         out += [(r.id, r.run_at) for r in connection.execute(select(c.id, c.run_at).where(*begun, *mine))]
         there = [
-            p.state == State.PUBLISHED.value,
+            p.state.in_((State.PUBLISHED.value, State.SENDING.value)),
             p.updated_at >= start - ON_ITS_WAY,
             p.channel == channel,
             d.id == p.job_id,

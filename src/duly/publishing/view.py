@@ -111,10 +111,16 @@ class Enqueued(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """What became of a plan: its posts, made or there already, and those that were cancelled because the plan no longer has them."""
+    """What became of a plan: its posts, made or there already, and those that were cancelled because the plan no longer has them.
+
+    ``collisions``: by number, with what a post of the plan collides after that. ``kept``: by number, the publication of this plan that has begun
+    or gone out at the time of a post in other words: it is given in its place, and the post is not made.
+    """
 
     jobs: list[Enqueued]
     cancelled: list[Publication]
+    collisions: Mapping[int, str]
+    kept: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
