@@ -756,7 +756,9 @@ class Gate:
         for one in given:
             if one not in set(Scope):
                 raise InvalidArgument("scope", f"is {one!r}.", f"Use {' or '.join(Scope)}, or leave it out for all.")
-        scopes = [Scope(one) for one in given] or list(Scope)
+        if not given:
+            raise InvalidArgument("scope", "is empty.", f"Use {' or '.join(Scope)}, or leave it out for all.")
+        scopes = [Scope(one) for one in given]
         self.app._write(lambda c: self.app.engine.queues.set_online(c, online, actor, reason, scopes))
 
 

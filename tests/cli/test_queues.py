@@ -54,6 +54,13 @@ def test_the_gate_is_moved_for_the_outbox_alone(on: Run, app: Duly) -> None:  # 
     assert "The outbox is offline." in on("gate").out
     assert app.gate.is_online
     assert not app.gate.is_outbox_online
+    for words, holds in (
+        (("offline", "--scope", "jobs"), (False, False)), (("online", "--scope", "outbox"), (False, True)),
+        (("offline", "--scope", "jobs", "--scope", "outbox"), (False, False)), (("online", "--scope", "jobs"), (True, False)),
+    ):  # fmt: skip
+        assert on("gate", *words).code == 0
+        assert (app.gate.is_online, app.gate.is_outbox_online) == holds
+    assert on("gate", "offline", "--scope", "rounds").code == 2
 
 
 def test_the_gate_is_shown_and_moved_with_a_reason(on: Run, app: Duly) -> None:

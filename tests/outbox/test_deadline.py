@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 from celery import Celery
 from redis import Redis
@@ -21,6 +20,7 @@ from sqlalchemy.orm import Session
 from contract.hands import Proxy, wait_until
 from duly.idempotency import MemoryStore, RedisStore, SqlStore, idempotent_task
 from duly.idempotency.reservation import State
+from duly.idempotency.store import KeyFilter
 from duly.integrations.celery import apply_robust_settings
 from duly.kernel.errors import StoreUnavailable
 from duly.kernel.events import PROCESS
@@ -157,15 +157,18 @@ def test_a_hung_store_of_keys_keeps_no_commit_and_its_end_is_written_later(
     wait_until(lambda: [kept.state for kept in store._kept.values()] == [State.SUCCEEDED])
 
 
-@pytest.mark.postgres
-def test_a_hung_database_of_keys_keeps_no_commit_and_its_end_is_written_later(
-    pg_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [pytest.param("pg_url", marks=pytest.mark.postgres), "redis_url"])
+def test_a_hung_server_of_keys_keeps_no_commit_and_its_end_is_written_later(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # C2
     monkeypatch.setattr("duly.idempotency.keeper.Deadline", lambda: Deadline(0.05))
-    url = make_url(pg_url)
-    proxy = Proxy(str(url.host), int(url.port or 5432))
-    store = SqlStore(url.set(port=proxy.port).render_as_string(hide_password=False))
-    store.create_table()
+    url = make_url(request.getfixturevalue(kind))
+    proxy = Proxy(str(url.host), int(url.port or 0))
+    straight, slow = (one.render_as_string(hide_password=False) for one in (url, url.set(port=proxy.port)))
+    store: SqlStore | RedisStore = SqlStore(slow) if kind == "pg_url" else RedisStore(slow)
+    direct: SqlStore | RedisStore = SqlStore(straight) if kind == "pg_url" else RedisStore(straight)
+    if isinstance(store, SqlStore):
+        store.create_table()
     session = Session(make_engine("sqlite://"))
 
     @idempotent_task(name="hung", store=store)
@@ -176,19 +179,20 @@ def test_a_hung_database_of_keys_keeps_no_commit_and_its_end_is_written_later(
     def taken() -> None:
         session.execute(text("CREATE TABLE b (id INTEGER)"))
 
-    def states() -> list[str]:
-        with psycopg.connect(pg_url) as direct:
-            return [state for (state,) in direct.execute("SELECT state FROM idempotency")]
+    def states() -> list[State]:
+        return [one.state for one in direct.find(KeyFilter(), 10)[0]]
 
     handed(session)
     taken()
     proxy.swallow = True
     session.commit()  # would stand here for ever
-    assert states() == ["in_progress"] * 2
+    assert states() == [State.IN_PROGRESS] * 2
     proxy.swallow = False
     proxy.hang_up()
-    wait_until(lambda: states() == ["succeeded"] * 2)
+    wait_until(lambda: states() == [State.SUCCEEDED] * 2)
     proxy.door.close()
+    for each in (store, direct):
+        each.close()
 
 
 def test_a_client_of_redis_that_would_wait_for_ever_is_bounded() -> None:  # C2

@@ -13,11 +13,14 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Connection, Exchange, Queue
+from sqlalchemy import insert
 
 from duly import Duly, InvalidArgument, PermanentError
 from duly.idempotency import RedisStore
+from duly.jobs.tables import workers
 from duly.kernel.errors import DestinationUnavailable
 from duly.kernel.events import Event
+from duly.kernel.names import noticing
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message, Status
 from duly.outbox.transports import Transport
@@ -83,6 +86,28 @@ def test_the_queue_and_the_other_options_may_be_set(warehouse: Duly) -> None:
     assert [(job.queue, job.priority) for job in warehouse.jobs.find()] == [("late", 5)]
     DulyTransport(warehouse).send(message("duly:ELSEWHERE", {"any": [1]}))  # a task that is defined in another program
     assert warehouse.jobs.find()[0].task == "ELSEWHERE"
+
+
+def test_a_relay_warns_of_no_task_that_a_worker_of_the_other_duly_knows(warehouse: Duly, tmp_path: Path) -> None:  # A2
+    handle = Duly(f"sqlite:///{tmp_path / 'warehouse.db'}")  # as a relay has it: it defines nothing
+    transport = DulyTransport(handle, queue="picking")
+    handle.open()
+    with noticing() as seen:
+        transport.send(message("duly:PICK", {"order": 1}))
+    assert [said.partition(".")[0] for said in seen] == ['No task is called "PICK"', 'No queue is called "picking"']
+    now = handle.engine.clock.now()
+    row = {"name": "w", "host": "h", "pid": 1, "version": "0", "state": "running", "started_at": now, "seen_at": now}
+    row |= {"queues": {"picking": 1}, "tasks": ["PICK"]}
+    handle.db.write(lambda c: c.execute(insert(workers).values(row)))
+    handle.engine.names._found.clear()  # what was looked up a moment ago
+    with noticing() as seen:
+        transport.send(message("duly:PICK", {"order": 1}))
+    assert seen == []
+    strict = Duly(f"sqlite:///{tmp_path / 'warehouse.db'}", strict_names=True)
+    with pytest.raises(DestinationUnavailable, match="PACK"):  # a worker that knows it may start later
+        DulyTransport(strict, queue="picking").send(message("duly:PACK", {}))
+    for app in (handle, strict):
+        app.close()
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,25 @@ def test_only_an_administrator_moves_the_gate(app: Duly, client: Caller) -> None
     assert app.gate.is_online
 
 
+def test_the_gate_is_moved_for_one_scope_alone_over_rest(app: Duly, client: Caller) -> None:  # R003-14, X6
+    admin = client("admin")
+
+    def moved(to: str, *scope: str) -> tuple[bool, bool]:
+        said = admin.post(f"/api/v1/gate/{to}", json={"scope": list(scope)}).json()
+        assert said == client().get("/api/v1/gate").json()
+        assert (app.gate.is_online, app.gate.is_outbox_online) == (said["online"], said["outbox"])
+        return said["online"], said["outbox"]
+
+    assert moved("offline", "outbox") == (True, False)
+    assert moved("offline", "jobs") == (False, False)
+    assert moved("online", "outbox") == (False, True)
+    assert moved("offline", "jobs", "outbox") == (False, False)
+    assert moved("online", "jobs") == (True, False)
+    for wrong in (["rounds"], [], "outbox"):
+        problem(admin.post("/api/v1/gate/offline", json={"scope": wrong}), 422)
+    assert (app.gate.is_online, app.gate.is_outbox_online) == (True, False)
+
+
 # ---------------------------------------------------------------------- what is counted
 
 

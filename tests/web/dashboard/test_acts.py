@@ -124,6 +124,19 @@ def test_queues_and_the_gate_are_moved(person: Callable[..., Person], town: Town
     assert "stocktaking" in ann.get("/").text
     ann.act("/gate", to="online")
     assert app.gate.is_online
+    page = ann.get("/queues").text
+    assert ("Close the gate…" in page, "Open the gate…" in page) == (True, False)
+    assert "closed for the outbox" in ann.act("/gate", to="offline", scope="outbox")[1]  # R003-14, X6
+    assert (app.gate.is_online, app.gate.is_outbox_online) == (True, False)
+    assert "offline for the outbox" in ann.get("/").text
+    page = ann.get("/queues").text
+    assert ("Close the gate…" in page, "Open the gate…" in page) == (True, True)
+    ann.act("/gate", to="offline", scope="jobs")
+    assert "open for jobs" in ann.act("/gate", to="online", scope="jobs")[1]
+    assert (app.gate.is_online, app.gate.is_outbox_online) == (True, False)
+    assert "scope" in ann.act("/gate", to="offline", scope="rounds")[1]
+    ann.act("/gate", to="online")
+    assert app.gate.is_outbox_online
 
 
 def test_a_schedule_is_paused_resumed_run_and_filled(person: Callable[..., Person], town: Town, app: Duly) -> None:

@@ -15,7 +15,7 @@ from duly.kernel.errors import (
     DestinationUnavailable,
     InvalidArgument,
     PermanentError,
-    UnknownTask,
+    UnknownName,
     UsageError,
 )
 from duly.outbox.message import Message
@@ -40,7 +40,7 @@ class DulyTransport:
 
     def send(self, message: Message) -> None:
         """Make the job, or find that it is there. Raises PermanentError for a message that can never be a job, DestinationUnavailable where
-        the database is away, has no tables, or does not know the task.
+        the database is away, has no tables, or does not know the task or the queue (``strict_names``).
         """
         if not message.target:
             raise PermanentError("the destination names no task: write duly:<task>")
@@ -53,7 +53,7 @@ class DulyTransport:
             self._app.enqueue(message.target, message.payload, key=key, tenant=message.tenant, **self._options)
         except DatabaseUnavailable as error:
             raise DestinationUnavailable(f"the database of the jobs cannot be reached: {error}") from error
-        except (DatabaseError, UnknownTask) as error:
+        except (DatabaseError, UnknownName) as error:
             raise DestinationUnavailable(str(error), attention=True) from error
         except UsageError as error:
             raise PermanentError(f"the job is refused: {error}") from error

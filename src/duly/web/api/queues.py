@@ -217,7 +217,9 @@ class Impact(BaseModel):
 class GateIn(Act):
     """Why the gate is moved, and for what."""
 
-    scope: list[Literal["jobs", "outbox"]] | None = Field(None, description="For these alone; all when left out.")
+    scope: list[Literal["jobs", "outbox"]] | None = Field(
+        None, min_length=1, description="For these alone; all when left out."
+    )
 
 
 class Gate(BaseModel):

@@ -98,6 +98,10 @@ def banners(app: Duly, found: dict[str, Any], raised: Any, who: Identity) -> lis
     if not gate.online:
         by = f" by {gate.by}" if gate.by else ""
         out.append(Banner("bad", f"The gate is offline{by}: no worker claims anything.{f' {gate.reason}' if gate.reason else ''}", "/queues", "Queues & gate"))  # fmt: skip
+    elif not gate.outbox:
+        out.append(
+            Banner("bad", "The gate is offline for the outbox: no relay sends anything.", "/queues", "Queues & gate")
+        )
     served = {queue for worker in found["workers"] for queue in worker["queues"]}
     unserved = [one for one in found["stands"] if one.ready and one.queue not in served]
     if unserved and not found["workers"]:

@@ -28,6 +28,14 @@ Operator: TypeAlias = Annotated[Act, acts("queues", Role.OPERATOR, everywhere=Tr
 Admin: TypeAlias = Annotated[Act, acts("queues", Role.ADMIN, everywhere=True)]
 
 
+#: What is said of a gate that was opened and one that was closed, by its scope.
+MOVED = {
+    None: ("open: work is claimed.", "closed: running jobs go on, nothing more is claimed."),
+    "jobs": ("open for jobs: work is claimed.", "closed for jobs: running jobs go on, nothing more is claimed."),
+    "outbox": ("open for the outbox: relays send.", "closed for the outbox: no relay sends anything."),
+}
+
+
 def routes(desk: Desk) -> APIRouter:
     made, app = desk.router(), desk.app
 
@@ -95,8 +103,8 @@ def routes(desk: Desk) -> APIRouter:
             raise InvalidArgument("to", f"is {to[:40]!r}.", "Use online or offline.")
         scope = form.text("scope") or None
         (app.gate.online if to == "online" else app.gate.offline)(form.reason, form.who.actor, scope)
-        said = "open: work is claimed." if to == "online" else "closed: running jobs go on, nothing more is claimed."
-        return desk.done(request, form.back, f"The gate is {said}")
+        opened, closed = MOVED[scope]
+        return desk.done(request, form.back, f"The gate is {opened if to == 'online' else closed}")
 
     return made
 
