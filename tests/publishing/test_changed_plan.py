@@ -295,13 +295,19 @@ def test_a_post_that_has_gone_out_is_not_published_again_in_other_words(
     assert (sorted(one.created for one in again.jobs), again.kept) == ([False, True], {})
 
 
+@pytest.mark.parametrize("waits_again", [False, True])
 def test_a_post_that_may_be_there_is_neither_cancelled_nor_made_in_other_words(
-    room: Publishing, world: World, clock: ManualClock
+    room: Publishing, world: World, clock: ManualClock, waits_again: bool
 ) -> None:  # D5b, T002-c
     made = room.enqueue_plan(week().items)
     clock.set(datetime(2027, 6, 1, 20, tzinfo=UTC))
-    app_of(room).queues.pause("ig")
-    stand(room, made[0].job.id, "sending")
+    if waits_again:
+        world.script = ["lost"]
+        drain(app_of(room))
+        assert app_of(room).jobs.get(made[0].job.id).due_at > clock.now()  # type: ignore[operator]
+    else:
+        app_of(room).queues.pause("ig")
+        stand(room, made[0].job.id, "sending")
     done = room.sync_plan(week(slot(0, placeholders={"text": "Other words"})))
     assert (done.cancelled, done.kept) == ([], {0: made[0].job.id})
 

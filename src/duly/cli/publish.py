@@ -181,8 +181,8 @@ def _foretold(
         show.table(
             "!channel !at !when state #score text",
             (
-                (one.channel, stamp(one.run_at), relative(one.run_at, now), f"{old.status} ({old.id})" if old else "new", report.score, label(one.payload))
-                for one, report, old in zip(items, reports, there, strict=True)
+                (one.channel, stamp(one.run_at), relative(one.run_at, now), f"{old.status} ({old.id})" if old else f"not made ({kept[n]})" if n in kept else "new", report.score, label(one.payload))
+                for n, (one, report, old) in enumerate(zip(items, reports, there, strict=True))
             ),
         )  # fmt: skip
         _findings((one.place, report) for one, report in zip(items, reports, strict=True))
@@ -190,10 +190,11 @@ def _foretold(
         _keep(items, kept)
         if gone:
             _tell_gone(gone, now)
-        new = show.count(sum(one is None for one in there) - len(kept), "post")
+        left = [one for n, (one, old) in enumerate(zip(items, there, strict=True)) if old is None and n not in kept]
+        new = show.count(len(left), "post")
         cancel = f" and cancel {show.count(len(gone), 'post')}" if gone else ""
         show.say(f"Would make {new}{cancel}{_skipped(len(read.items) - len(items))}. Nothing was written.")
-        _late(one for one, old in zip(items, there, strict=True) if old is None and one.run_at < now - LATE)
+        _late(one for one in left if one.run_at < now - LATE)
     if failing and override is None:
         raise PreflightFailed(failing)
 

@@ -199,15 +199,11 @@ class PublicationMaker:
         Which plan made a post stands on its job. One that was made before that was written down is taken for the plan's where brand and channel
         are the plan's and its instant lies between the first and the last of the plan.
         """
-        whose, store = tenant or self._app.settings.tenant, self._reader.store
+        whose = tenant or self._app.settings.tenant
         owned = set(self.owners(connection, items, whose))
         instants = [one.run_at for one in items if one.run_at is not None]
         out = []
-        rows = store.waiting_of(connection, whose)
-        begun = store.traces(connection, [row.id for row in rows])
-        for row in rows:
-            if row.id in begun and begun[row.id].state is not State.PREPARING:
-                continue  # it may be there
+        for row in self._waiting(connection, whose, begun=False):
             payload, meta = row.input, row.meta or {}
             if row.id in owned or not (row.key or "").startswith((PREFIX, OLD)) or payload.get("brand") != plan.brand:
                 continue
@@ -220,20 +216,31 @@ class PublicationMaker:
     def begun(self, connection: Connection, plan: Plan, items: Sequence[Item], tenant: str | None) -> dict[int, int]:
         """By number of a new post, the one of this plan that stood at its time, is no longer in the plan, and has begun, gone out, or may have:
         the same post in other words."""
-        store, owners, out = self._reader.store, self.owners(connection, items, tenant), dict[int, int]()
-        owned = set(owners)
-        for n, one in enumerate(items):
-            at = one.run_at
-            if owners[n] is not None or at is None:
-                continue
-            apart = timedelta(seconds=self._channels.get(one.channel).apart)
-            near = [i for i, then in store.near(connection, one.channel, at - apart, at + apart)
-                    if i not in owned and (then == at or abs(then - at) < apart)]  # fmt: skip
+        store, whose, out = self._reader.store, tenant or self._app.settings.tenant, dict[int, int]()
+        owners = self.owners(connection, items, tenant)
+        new = [n for n, one in enumerate(items) if owners[n] is None and one.run_at is not None]
+        # one that waits to be asked for again has left its time in the queue
+        doubtful = (
+            [(row.id, row.queue, row.run_at) for row in self._waiting(connection, whose, begun=True)] if new else []
+        )
+        for n in new:
+            channel, at = items[n].channel, items[n].run_at or datetime.max.replace(tzinfo=UTC)
+            apart = timedelta(seconds=self._channels.get(channel).apart)
+            there = store.near(connection, channel, at - apart, at + apart)
+            there += [(ident, then) for ident, queue, then in doubtful if queue == channel]
+            near = [i for i, then in there if i not in owners and (then == at or abs(then - at) < apart)]
             jobs = self._app.engine.reader.get_many(connection, near)
             ours = [i for i in near if i in jobs and (jobs[i].meta or {}).get(PLAN) == plan.name and (jobs[i].input or {}).get("brand") == plan.brand]  # fmt: skip
             if ours:
                 out[n] = ours[0]
         return out
+
+    def _waiting(self, connection: Connection, tenant: str, *, begun: bool) -> list[Any]:
+        """Posts that wait: those that may be there already (``begun``), or those that are not."""
+        store = self._reader.store
+        rows = store.waiting_of(connection, tenant)
+        traces = store.traces(connection, [row.id for row in rows])
+        return [row for row in rows if begun is (row.id in traces and traces[row.id].state is not State.PREPARING)]
 
     def follow(self, connection: Connection, items: Sequence[Item], tenant: str | None) -> None:
         """Posts that wait under this plan's keys bear its name, its clock and its zone from now on, also where their instant is the same."""
