@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from contract.hands import Hand
@@ -207,11 +209,18 @@ def test_what_a_schema_puts_before_postgresqls_own_is_not_used_on_dulys_connecti
         app.task("Y")(lambda: None).using(session=session, key="y").enqueue()
         return str(session.execute(text("SELECT lower('ABC')")).scalar_one())
 
+    @app.task("AWRITES")
+    async def awrites(session: AsyncSession = INJECT) -> str:
+        await app.task("Y2")(lambda: None).using(session=session, key="y2").aenqueue()
+        return str((await session.execute(text("SELECT lower('ABC')"))).scalar_one())
+
     for _ in range(2):
         app.enqueue("X", {"text": "é"}, key="Ann")
     writes.enqueue()
-    assert app.jobs.count() == 2
-    assert drain(app).succeeded == 3
+    awrites.enqueue()
+    assert app.jobs.count() == 3
+    assert drain(app).succeeded == 5
+    assert [job.output for job in app.jobs.find(task="AWRITES")] == ["abc"]
     assert [job.output for job in app.jobs.find(task="WRITES")] == ["abc"]
     app.queues.pause("default", reason="x", actor="ann")
     assert seal.Sealer(app.db).seal() > 0
@@ -238,6 +247,23 @@ def test_a_lent_connection_on_which_equal_means_something_else_is_refused_in_wor
         task.using(session=connection, key="a").enqueue()
         assert not task.using(session=connection, key="a").enqueue().created
     plain.dispose()
+    app.close()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_a_lent_async_session_is_refused_alike(foreign: str, driver: str) -> None:  # G5
+    app = Duly(foreign)
+    task = app.task("X")(lambda: None)
+
+    async def enqueue() -> None:
+        lent = create_async_engine(make_url(foreign).set(drivername=f"postgresql+{driver}"))
+        async with AsyncSession(lent) as session:
+            with pytest.raises(UnsafeSession, match="the schema evil has its own"):
+                await task.using(session=session, key="a").aenqueue()
+        await lent.dispose()
+
+    asyncio.run(enqueue())
+    assert app.jobs.count() == 0
     app.close()
 
 
