@@ -225,7 +225,11 @@ def test_what_a_body_has_started_and_outlives_it_is_not_the_body_s(shop: Shop, d
     _book(shop, lambda order: later.append(contextvars.copy_context()), store=store)(1)
     later[0].run(_flushed, db, 1)
     assert _states(store) == ["succeeded"]
+    kept = weakref.ref(db.connection())
     db.rollback()
+    db.remove()
+    gc.collect()
+    assert kept() is None, "and nothing is kept of it"
 
 
 def test_a_child_of_a_fork_knows_nothing_of_its_parents_transactions(shop: Shop, db: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -168,7 +169,7 @@ def _hint(at: Keys, key: str, tenant: str) -> Iterator[None]:
         held, _ = at.jobs.find(1, tenant=tenant, key=key)
         if not held:
             raise
-        where = "" if held[0].queue == "default" else f" --queue {held[0].queue}"
+        where = "" if held[0].queue == "default" else f" --queue {shlex.quote(held[0].queue)}"
         raise click.ClickException(
             f"{error} Job {held[0].job_id} holds a key of that name: use --jobs{where}."
         ) from None
