@@ -21,7 +21,7 @@ from duly.kernel.names import nearest
 
 PREFIX = "DULY_"
 #: Variables with this prefix that are read elsewhere: by the command line, by commands that pages show, and by tests of Duly itself.
-ELSEWHERE, OF_TESTS = ("DULY_APP", "DULY_DEBUG", "DULY_TOKEN"), "DULY_TEST"
+ELSEWHERE, OF_TESTS = ("DULY_APP", "DULY_DEBUG", "DULY_TOKEN"), "DULY_TEST_"
 
 
 def _setting(
@@ -504,7 +504,10 @@ def unknown_variables(environ: Mapping[str, str], channels: str = "") -> dict[st
         except (OSError, UnicodeDecodeError):
             return {}  # nobody can say what it names
         strange = [name for name in strange if f"${{{name}}}" not in said]
-    return {name: nearest(name, known) for name in sorted(strange)}
+    # the prefix, which all have, makes none alike
+    short = {name.removeprefix(PREFIX) for name in known}
+    meant = {name: nearest(name[len(PREFIX) :], short, 0.7) for name in sorted(strange)}
+    return {name: near and PREFIX + near for name, near in meant.items()}
 
 
 def _parse(name: str, source: str, raw: Any, kind: Any, meta: Mapping[str, Any]) -> Any:

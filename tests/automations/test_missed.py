@@ -79,6 +79,20 @@ def test_what_is_planned_while_an_automation_is_off_is_on_record_when_it_is_on_a
     assert len(stage.of(a)) == 1
 
 
+@pytest.mark.parametrize("schedule", ['{"kind": "lunar"}', '{"kind": "cron", "expression": "99 * * * *", "tz": "UTC"}'])
+@pytest.mark.parametrize("act", ["disable", "delete", "update"])
+def test_what_nobody_can_count_when_a_person_changes_an_automation_is_on_record(
+    stage: Stage, act: str, schedule: str
+) -> None:  # B4
+    a = stage.automation("a", "09:00")
+    stage.app.db.write(lambda c: c.exec_driver_sql(f"UPDATE automations SET schedule = '{schedule}'"))
+    stage.pass_(hours=30)
+    change = {"schedule": {"kind": "daily", "at": ["10:00"], "tz": "UTC"}}
+    stage.room.update(a, change) if act == "update" else getattr(stage.room, act)(a)
+    assert [facts["reason"] for facts in stage.told("automation_skipped")] == ["undecided"]
+    assert stage.rows("SELECT count, reason FROM automation_skips") == [(0, "undecided")]
+
+
 def test_an_execution_that_was_interrupted_is_not_left_out(stage: Stage) -> None:
     a = stage.automation("a", "09:00")
     stage.at(9)

@@ -65,7 +65,7 @@ def test_a_tool_of_another_workers_code_is_known_and_offered(room: Automations, 
 
 def test_a_trigger_that_is_nearly_an_event_of_dulys_is_told_and_any_other_is_not(room: Automations) -> None:
     with noticing() as told:
-        triggers = ["job_faild", "alert.raised", "order.paid", "order_failed", "job_failed"]
+        triggers = ["job_faild", "alert.raised", "order.paid", "order_failed", "job_failed", "session_ende"]
         room.create({"name": "a", "triggers": triggers, **PROMPT})
     assert told == [
         f'No event of Duly is called "{name}". Did you mean "{near}"? Only fire() of that name, or a webhook, runs it.'

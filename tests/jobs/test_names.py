@@ -216,6 +216,7 @@ def test_a_variable_that_nothing_reads_is_told_once_in_a_process_with_the_settin
         "DULY_DEBUG",
         "DULY_TOKEN",
         "DULY_TEST_X",
+        "DULY_TESTING",
     ):
         monkeypatch.setenv(name, "10")
     monkeypatch.setenv("DULY_PUBLISH_CHANNELS", str(channels))
@@ -230,6 +231,7 @@ def test_a_variable_that_nothing_reads_is_told_once_in_a_process_with_the_settin
     app.close()
     assert seen == [
         "The environment sets DULY_LEESE, which nothing reads. Did you mean DULY_LEASE?",
+        "The environment sets DULY_TESTING, which nothing reads. duly doctor --settings lists all that there are.",
         "The environment sets DULY_XQZWV, which nothing reads. duly doctor --settings lists all that there are.",
         "The environment sets duly_poll, which nothing reads. Did you mean DULY_POLL?",
     ]

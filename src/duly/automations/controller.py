@@ -60,7 +60,7 @@ ACTOR = "automations"
 #: Audit actions.
 REQUESTED, STARTED, RESUMED = "SESSION_REQUESTED", "SESSION_STARTED", "SESSION_RESUMED"
 #: Why a planned instant is left out: nobody was there in time, or a later one runs in its place …
-MISSED = frozenset({"catch_up_window", "dismissed"})
+MISSED = frozenset({"catch_up_window", "dismissed", "undecided"})
 #: … or a person decided so.
 DISABLED, RESCHEDULED, DROPPED = "disabled", "rescheduled", "removed"
 #: Under which a session that an event has run keeps, in its options, the automations that had caused the event.
@@ -337,6 +337,8 @@ class SessionController:
         """An automation is switched on or off, removed, or planned anew: what was due and has not run does not run any more, and is on record."""
         facts = self.store.facts_of(c, automation)
         skip = None if facts is None else dropped(facts, now, reason)
+        if facts is None and self.store.is_unreadable(c, automation):
+            skip = Skipped(now, now, 0, "undecided")  # its schedule cannot be read: nobody knows how many were due
         self.note_skips(c, automation, [] if skip is None else [skip], now, done, actor)
 
     def _activate(self, c: Connection, session: Session, reason: RoundReason, now: datetime, done: Pass) -> None:

@@ -20,6 +20,7 @@ from duly.automations.controller import DROPPED, RESCHEDULED, Pass
 from duly.automations.definitions import declaration, name_taken
 from duly.automations.equipment import Equipment
 from duly.automations.event_names import EVENT_NAMES
+from duly.automations.looking import OWN
 from duly.automations.protocol import FINISH
 from duly.automations.store import tool_mark
 from duly.kernel.errors import InvalidArgument, WrongState
@@ -54,12 +55,12 @@ class Editing(Equipment):
             if (before is None or name not in before.tools) and self.tools.find(name) is None and name != FINISH:
                 remedy = "A call of it is refused until a worker that defines it starts."
                 names.check("tool", name, self.tools.names(), elsewhere=elsewhere, remedy=remedy)
+        heard = {name for name in EVENT_NAMES if not name.startswith(OWN)}
         for name in dict.fromkeys(d.triggers):
             # any name may be fired, so one like no other is no mistake
-            if (before is None or name not in before.triggers) and nearest(name, EVENT_NAMES, NEARLY) is not None:
-                names.check(
-                    "event of Duly", name, EVENT_NAMES, remedy="Only fire() of that name, or a webhook, runs it."
-                )
+            is_new = name not in EVENT_NAMES and (before is None or name not in before.triggers)
+            if is_new and nearest(name, heard, NEARLY) is not None:
+                names.check("event of Duly", name, heard, remedy="Only fire() of that name, or a webhook, runs it.")
 
     def create(
         self, definition: Definition | Mapping[str, Any], *, enabled: bool = True, tenant: str | None = None, actor: str = "code"

@@ -481,6 +481,11 @@ class SessionStore:
         found = self._facts(connection, automations.c.id == automation_id, of=S.automation_id == automation_id)
         return next((one for facts, _ in found.values() for one in facts), None)
 
+    def is_unreadable(self, connection: Connection, automation_id: int) -> bool:
+        """Can the schedule of an automation not be read here?"""
+        found = self._facts(connection, automations.c.id == automation_id, of=S.automation_id == automation_id)
+        return any(broken for _, broken in found.values())
+
     def _facts(
         self, connection: Connection, *which: ColumnElement[bool], of: ColumnElement[bool] | None = None
     ) -> dict[str, tuple[list[AutomationFacts], list[Broken]]]:
