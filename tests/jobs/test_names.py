@@ -237,7 +237,7 @@ def test_a_variable_that_nothing_reads_is_told_once_in_a_process_with_the_settin
     ]
     assert again == []
     assert [(e.facts["what"], e.facts["nearest"]) for e in events if e.name == "unknown_name"] == [
-        ("variable", "DULY_LEASE"), ("variable", None), ("variable", "DULY_POLL"),
+        ("variable", "DULY_LEASE"), ("variable", None), ("variable", None), ("variable", "DULY_POLL"),
     ]  # fmt: skip
     channels.unlink()
     assert unknown_variables({"DULY_LEESE": "1"}, str(channels)) == {}  # nobody can say what the file names
