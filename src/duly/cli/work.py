@@ -118,15 +118,17 @@ def _run(
     lanes = _lanes(queues, concurrency or settings.concurrency)
     made = duly.worker(lanes, concurrency=concurrency, name=_checked(name))
     told: list[int] = []
+    posts = Relays() if relays else None
 
     def heard(number: int, _frame: object) -> None:
         told.append(number)
         made.stop()
+        if posts:
+            posts.ask()
 
     # while the worker runs it hears signals itself: this is for those that come before, and for the last moment of a process that was told
     before = signal.signal(signal.SIGTERM, heard) if threading.current_thread() is threading.main_thread() else None
     removers: list[Callable[[], None]] = [duly.listen(lambda event: told.append(0) if event.name == "signal" else None)]
-    posts = Relays() if relays else None
     if posts:
         posts.open()
     people = for_people(settings.log_format, sys.stderr) and not asked.json
@@ -139,7 +141,7 @@ def _run(
         log = stream = Stream(log, sys.stderr, settings.grace)
     removers.append(duly.listen(log))
     if posts:
-        posts.stop_worker = made.stop
+        posts.stop_worker = lambda: made.stop()
         removers.append(duly.listen(posts.hear))
     monitor = _monitor(duly, made, metrics_port, removers, posts)
     site, unserved = _site(duly, port) if web else (None, "")
@@ -149,16 +151,19 @@ def _run(
     try:
         if posts and not until_idle:
             posts.start()
-        if site is not None:
+        if site is not None and not told:
             site.start()
-        if until_idle:
+        if until_idle and not told:
             if duly.db.read(any_schedule):
                 duly.schedules._made().tick()  # what is due now belongs to what is left to run
             duly.keep_rooms()
         tally = made.run(until_idle=patience.total_seconds() if until_idle and patience else until_idle)
-        while posts and until_idle and not posts.asked and posts.empty():
+        while posts and until_idle and not told and not posts.asked and posts.empty():
             # what was sent may have made jobs, and jobs may publish
-            tally = _sum(tally, duly.worker(lanes, concurrency=concurrency).run(until_idle=True))
+            made = duly.worker(lanes, concurrency=concurrency)
+            if told:  # a signal that came meanwhile was told to the one before
+                made.stop()
+            tally = _sum(tally, made.run(until_idle=True))
     finally:
         if site is not None:
             site.stop()
@@ -202,14 +207,18 @@ class Relays:
 
         if threading.current_thread() is threading.main_thread():
             # while the worker lives it catches signals; when it has ended they come here
-            self._handlers = {
-                number: signal.signal(number, lambda *_: self.ask()) for number in (signal.SIGTERM, signal.SIGINT)
-            }
+            self._handlers = {number: signal.signal(number, self._heard) for number in (signal.SIGTERM, signal.SIGINT)}
         for box in self.boxes:
             relay = box.relay()
             loop = Loop("outbox-relay", relay.run, relay.emitter)
             self._running.append((relay, loop))
+            if self.asked:  # before it began: it does not
+                return
             loop.start()
+
+    def _heard(self, *_: object) -> None:
+        self.ask()
+        self.stop_worker()  # one that has not begun will not; one that lives hears signals itself
 
     def unready(self) -> list[str]:
         """Why messages do not leave here; empty when they do."""
@@ -217,15 +226,20 @@ class Relays:
         return failed or [f"relay {relay.name}: a loop fails" for relay, _ in self._running if not relay.ready]
 
     def empty(self) -> bool:
-        """Relay until nothing is due. Was anything sent?"""
-        return bool(sum(box.relay().run(until_idle=True).sent for box in self.boxes))
+        """Relay until nothing is due, or a signal. Was anything sent, and does it go on?"""
+        sent = 0
+        for box in self.boxes:
+            relay = box.relay()
+            sent += relay.run(until_idle=True).sent
+            self.asked |= relay.asked
+            if self.asked:
+                return False
+        return sent > 0
 
     def hear(self, event: Event) -> None:
-        """A signal that the worker was given is one for the relays too, and one that came before the worker heard any is one for it."""
+        """A signal that the worker was given is one for the relays too."""
         if event.name == "signal":
             self.ask()
-        elif event.name == "worker_started" and self.asked:
-            self.stop_worker()
 
     def ask(self) -> None:
         """Have them begin to end. The second time they do not wait for what is being sent."""

@@ -49,7 +49,7 @@ class Loop:
 
     def _run(self) -> None:
         failures = 0
-        if self._begin is not None:
+        if self._begin is not None and not self.stopping.is_set():
             self._begin()
         while not self.stopping.is_set():
             try:
@@ -73,7 +73,7 @@ class Threads:
     """Up to ``size`` daemon threads that run calls in order. Unlike an executor's, they never hold up the exit of the program."""
 
     def __init__(self, size: int) -> None:
-        self._size, self._started = size, 0
+        self._size, self._started, self._closed = size, 0, False
         #: So many threads are at rest; below zero, so many calls wait for one.
         self._idle = 0
         self._calls: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]] | None] = queue.SimpleQueue()
@@ -83,10 +83,12 @@ class Threads:
         """Run ``fn(*args)`` on a thread. ``fn`` must not raise.
 
         False where a thread should have been started for it and the system gives none now: then one of the others takes it
-        when it is free. Raises RuntimeError, and runs nothing, where there are no others.
+        when it is free. Raises RuntimeError, and runs nothing, where there are no others. False, and nothing runs, once they were let go.
         """
         started = True
         with self._lock:
+            if self._closed:
+                return False
             if self._idle < 1:
                 started = self._start(1)
             self._idle -= 1
@@ -100,7 +102,7 @@ class Threads:
 
     def _start(self, idle: int) -> bool:
         """Start threads until so many are at rest, up to the size."""
-        while self._idle < idle and self._started < self._size:
+        while self._idle < idle and self._started < self._size and not self._closed:
             name = f"duly-handler-{self._started + 1}"
             try:
                 threading.Thread(target=self._run, name=name, daemon=True).start()
@@ -121,5 +123,8 @@ class Threads:
                 self._idle += 1
 
     def close(self) -> None:
-        for _ in range(self._started):
-            self._calls.put(None)
+        """Let the threads go. What is called from now on begins nothing."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._started):
+                self._calls.put(None)

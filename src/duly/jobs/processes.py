@@ -173,11 +173,17 @@ class Children:
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._lock = threading.Lock()
+        self._closed = False
 
     def get(self) -> Child:
+        """One to run a job in. Raises ChildDied where they were closed before: nobody would end it."""
         child = self._reused() or Child()
         with self._lock:
             self._busy.add(child)
+            closed = self._closed
+        if closed:
+            self.put(child)
+            raise ChildDied("the worker has ended, and its job was given back")
         return child
 
     def _reused(self) -> Child | None:
@@ -191,13 +197,14 @@ class Children:
     def put(self, child: Child) -> None:
         with self._lock:
             self._busy.discard(child)
-            if child.alive:
+            if child.alive and not self._closed:
                 self._idle.append(child)
                 return
         child.close()
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             ended, self._idle = [*self._idle, *self._busy], []
         for child in ended:
             child.close()

@@ -111,6 +111,8 @@ class Relay:
         self._unwritten: list[Done] = []
         #: Marking and renewing touch the same rows; at the same moment, in different orders, they could deadlock.
         self._own_rows = threading.Lock()
+        #: Somebody has told it to stop.
+        self.asked = False
         #: Put here, not set: a signal may come while the main thread is inside the lock of an event.
         self._wishes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._dice = random.Random()  # noqa: S311
@@ -198,8 +200,10 @@ class Relay:
         """Relay until SIGTERM, SIGINT or ``stop()`` (blocking). Returns what was done.
 
         What is being sent may finish (up to ``grace`` seconds), what was not begun is given back; a second signal does not
-        wait. ``until_idle``: end by itself once nothing is due.
+        wait. ``until_idle``: end by itself once nothing is due. One that was told to stop before it began does not begin.
         """
+        if self._wish(0.0) is not None:  # it was told to stop before it began
+            return self.tally
         self._ready()
         self._given_now, self._cycling = None, False
         self._bell = self._make_bell()
@@ -228,6 +232,7 @@ class Relay:
 
     def stop(self) -> None:
         """Begin to stop, from any thread or a signal handler. A second call does not wait for what is being sent."""
+        self.asked = True
         self._wishes.put("stop")
 
     @property
@@ -284,6 +289,8 @@ class Relay:
         assert self._bell is not None
         self._bell.close()
         self._loops, self._cycling = (), True
+        while self._wish(0.0) is not None:  # whoever asked twice asked for this run, and not for the next one
+            pass
 
     def _ring(self) -> None:
         if self._bell is not None:

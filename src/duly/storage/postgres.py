@@ -306,7 +306,8 @@ class Listener:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(timeout=3)
+        if self._thread.ident is not None:  # it has begun
+            self._thread.join(timeout=3)
 
     def _run(self) -> None:
         pause, lost = 0.1, False

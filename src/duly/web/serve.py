@@ -102,6 +102,8 @@ class Beside:
 
     def _run(self) -> None:
         # what it needs is imported here, so that the worker need not wait for it
+        if self._asked.is_set():
+            return
         with self._listener:
             self._server = _server(self._app, self._token, None, self.local)
             if not self._asked.is_set():

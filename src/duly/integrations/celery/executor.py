@@ -103,6 +103,8 @@ class Executor(Worker):
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._stopped, self._stop_now = asyncio.Event(), asyncio.Event()
+        if self._asked:  # somebody asked before this began: it does not begin
+            return
         self.state = "running"
         for supervised in self.loops:
             supervised.start()

@@ -116,9 +116,11 @@ class Worker(Settling):
 
     async def _arun(self, loop: asyncio.AbstractEventLoop, restore: Callable[[], None] | None) -> Tally:
         assert self._stopped is not None
-        if self._early or self._asked:  # somebody asked before this began
+        if self._early or self._asked:  # somebody asked before this began: it does not begin
             self._early.clear()
-            self._stopped.set()
+            self.state = "stopped"
+            self._let_go(restore)
+            return self.tally
         listener = self.listener = self.db.listener(
             lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)),
             lambda: self.emitter.emit("listen_recovered", "info"),
@@ -163,15 +165,19 @@ class Worker(Settling):
                 if self._idled:
                     await loop.run_in_executor(None, self.house.catch_up)
             await self._leave(loop)
-            self._threads.close()
-            self._bell.close()
-            self.house.close()
-            if self._children is not None:
-                self._children.close()
-            if restore is not None:
-                restore()
-            self.emitter.emit("worker_stopped", worker=self.name)
+            self._let_go(restore)
         return self.tally
+
+    def _let_go(self, restore: Callable[[], None] | None) -> None:
+        """The last of a worker's life: nothing is held any more, and signals mean what they did."""
+        self._threads.close()
+        self._bell.close()
+        self.house.close()
+        if self._children is not None:
+            self._children.close()
+        if restore is not None:
+            restore()
+        self.emitter.emit("worker_stopped", worker=self.name)
 
     async def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
         """Say goodbye, again and again within the grace while the database takes no writes. A worker that cannot is missed as one that was killed."""
@@ -189,7 +195,7 @@ class Worker(Settling):
             pause = min(pause * 2, 2.0)
 
     def stop(self) -> None:
-        """Begin to stop, from any thread, also before it has begun. A second call does not wait for running jobs."""
+        """Begin to stop, from any thread. A second call does not wait for running jobs. A worker that was told so before it began does not begin."""
         self._asked = True
         loop = self._loop
         if loop is None or self._stopped is None or self._stop_now is None:

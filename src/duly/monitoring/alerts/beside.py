@@ -86,7 +86,7 @@ class Judge:
 
     def _work(self) -> None:
         told = ""
-        while True:
+        while not self._ends.is_set():
             try:
                 self._alerts.seen(self._by)
                 told = ""
@@ -95,8 +95,7 @@ class Judge:
                 if problem != told:  # an outage is told once
                     self._alerts.engine.emitter.emit("judging_failed", "warning", by=self._by, error=problem)
                 told = problem
-            if self._ends.wait(self._alerts.settings.alerts_every):
-                return
+            self._ends.wait(self._alerts.settings.alerts_every)
 
 
 class AlertMetrics(Collector):
