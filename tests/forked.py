@@ -1,11 +1,14 @@
-"""``duly`` without the wait: commands forked from a process that has imported everything.
+"""``duly`` and programs without the wait: forked from a process that has imported everything.
 
 The pages of the documentation show some hundreds of commands. Each would spend a third of a second on imports and a few hundredths on its
 work. ``Forked`` starts one process that imports the command line; a small program named ``duly``, put before the real one on the PATH,
 hands it its arguments, folder, environment, standard streams and signals, and ends as it ended.
 
-In the flow: ``architecture/test_docs.py`` asks for it. Refuses to know: pytest. Run as a program: ``serve SOCKET``, or (by the small
-program) ``SOCKET`` and a command's arguments.
+The examples are programs of their own, and start others with ``sys.executable``: the small program ``python`` beside it runs any file that way,
+and what that starts; whatever else it is told is the real one's to do.
+
+In the flow: ``architecture/test_docs.py`` and ``examples/`` ask for it. Refuses to know: pytest. Run as a program: ``serve SOCKET MODULE…``, or (by
+the small programs) ``SOCKET`` and a command's arguments, or ``SOCKET --program FILE`` and its arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +33,12 @@ def command(path: str, arguments: list[str]) -> int:
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(path)
         told = json.dumps(
-            {"arguments": arguments, "folder": os.path.realpath("."), "environment": dict(os.environ)}
+            {
+                "arguments": arguments,
+                "folder": os.path.realpath("."),
+                "environment": dict(os.environ),
+                "python": f"{path.removesuffix('socket')}bin/python",
+            }
         ).encode()
         socket.send_fds(line, [len(told).to_bytes(8, "big")], [0, 1, 2])
         line.sendall(told)
@@ -45,15 +53,15 @@ def command(path: str, arguments: list[str]) -> int:
     return code
 
 
-def serve(path: str) -> None:
-    """Import the command line, then fork a process for each who asks. Ends when its own parent does."""
+def serve(path: str, more: list[str]) -> None:
+    """Import the command line and ``more``, then fork a process for each who asks. Ends when its own parent does."""
     import gc
     from importlib import import_module
 
     for name in ("duly", "duly.cli.main", "duly.app", "duly.jobs.worker", "duly.cli.show", "duly.cli.stream", "duly.storage.postgres",
                  "duly.storage.migrate", "duly.rounds", "duly.mail", "duly.workflows", "duly.publishing", "duly.outbox", "duly.monitoring.logs",
                  "rich.table", "rich.console", "rich.markup", "rich.progress", "asyncio", "psycopg", "alembic.command", "sqlalchemy.dialects.sqlite",
-                 "sqlalchemy.dialects.postgresql.psycopg", "click.testing"):  # fmt: skip
+                 "sqlalchemy.dialects.postgresql.psycopg", "click.testing", *more):  # fmt: skip
         import_module(name)
     gc.freeze()
     parent = os.getppid()
@@ -130,6 +138,14 @@ def _become(told: dict[str, Any], streams: list[int]) -> None:
         made = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=True, write_through=True)
         setattr(sys, name, made)
         setattr(sys, f"__{name}__", made)
+    if told["arguments"][:1] == ["--program"]:
+        import runpy
+
+        sys.argv = told["arguments"][1:]
+        sys.path.insert(0, os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH120
+        sys.executable = told["python"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit(0)
     sys.argv = ["duly", *told["arguments"]]
     from duly.cli.main import main
 
@@ -138,18 +154,22 @@ def _become(told: dict[str, Any], streams: list[int]) -> None:
 
 
 class Forked:
-    """The process that commands are forked from, and the folder of the small program named ``duly``."""
+    """The process that commands are forked from, and the folder of the small programs named ``duly`` and ``python``."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *modules: str) -> None:
         import subprocess
 
-        socket_, program = folder / "socket", folder / "bin" / "duly"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{__file__}" "{socket_}" "$@"\n')
-        program.chmod(0o755)
-        self.bin = program.parent
+        socket_, self.bin = folder / "socket", folder / "bin"
+        self.bin.mkdir()
+        asks = f'exec "{sys.executable}" -I -S "{__file__}" "{socket_}"'
+        run = f'test "$1" = -u && shift\ncase "$1" in *.py) {asks} --program "$@";; *) exec "{sys.executable}" "$@";; esac'
+        for name, body in (("duly", f'{asks} "$@"'), ("python", run)):
+            (self.bin / name).write_text(f"#!/bin/sh\n{body}\n")
+            (self.bin / name).chmod(0o755)
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "serve", str(socket_)], start_new_session=True, stdin=subprocess.DEVNULL
+            [sys.executable, __file__, "serve", str(socket_), *modules],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
         )
         self._socket = socket_
 
@@ -164,6 +184,6 @@ class Forked:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve(sys.argv[2])
+        serve(sys.argv[2], sys.argv[3:])
     else:
         sys.exit(command(sys.argv[1], sys.argv[2:]))

@@ -1,6 +1,6 @@
 """Processes without the wait: forked from one that has imported everything and done nothing.
 
-In the flow: ``crash/scene.py`` (workers that are killed) and ``integrations/celery_scene.py`` (Celery workers). One such process for each process
+In the flow: ``crash/scene.py`` (workers and relays that are killed) and ``integrations/celery_scene.py`` (Celery workers). One such process for each process
 of tests, started when the first of them is wanted. Refuses to know: what is done in them.
 """
 
@@ -17,6 +17,10 @@ _TESTS = str(Path(__file__).parent)
 _PRELOAD = [
     "pytest", "crash.program", "celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork", "celery.concurrency.solo",
     "celery.worker.consumer", "kombu.transport.redis", "integrations.celery_tasks", "duly.integrations.celery",
+    "crash.idempotent_program", "automations.crash_program", "outbox.crash_program", "schedules.crash_program", "workflows.crash_program",
+    "workflows.document_program", "duly.storage.sqlite", "duly.storage.postgres", "sqlalchemy.dialects.sqlite.pysqlite",
+    "sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.ext.asyncio", "duly.jobs.worker",
+    "duly.jobs.processes", "duly.schedules.door", "duly.rounds", "duly.mail.mail", "duly.publishing", "duly.workflows", "duly.outbox.relay",
 ]  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from sqlalchemy import text
 from contract.hands import wait_until
 from duly import DatabaseUnavailable, Duly
 from keeper import freeze
+from soaking import sqlite_first
+
+db_url = sqlite_first()
 
 PROGRAM = """
 from duly import DatabaseUnavailable, Duly
@@ -96,13 +99,13 @@ def test_a_stopped_worker_is_told_by_another_one_and_cleared_when_it_goes_on(app
     start("worker", "program.py", "--name", "well", "--queue", "other")
     wait_until(lambda: names(app) == {"hung", "well"})
     stop(hung, app)
-    wait_until(lambda: "hung" in raised(app), 60)
+    wait_until(lambda: "hung" in raised(app), 240)
     assert set(raised(app)) == {"hung"}
     judged = app.alerts.standing().judged
     assert judged is not None
     assert judged.by == "well"
     hung.send_signal(signal.SIGCONT)
-    wait_until(lambda: app.alerts.standing().alerts[0].fine_since is not None, 60)
+    wait_until(lambda: app.alerts.standing().alerts[0].fine_since is not None, 240)
 
 
 @pytest.mark.slow
@@ -110,7 +113,7 @@ def test_a_stopped_worker_is_told_by_a_command_from_outside(app: Duly, start: St
     hung = start("worker", "program.py", "--name", "hung")
     wait_until(lambda: names(app) == {"hung"})
     stop(hung, app)
-    wait_until(lambda: start("alerts", "check").wait(30) == 1, 60)
+    wait_until(lambda: start("alerts", "check").wait(240) == 1, 240)
     assert set(raised(app)) == {"hung"}
 
 
@@ -143,11 +146,11 @@ def test_a_process_that_is_stopped_while_it_judges_keeps_nobody_from_judging(
 
     thread = threading.Thread(target=judge)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(240)
     assert others.alerts.judge("duty", 0.001) is None  # the duty of another worker waits for nothing
     assert others.alerts.judge("asked") is not None  # who is asked waits until the server has ended it
     free.set()
-    thread.join(30)
+    thread.join(240)
     assert told
     judged = others.alerts.standing().judged
     assert judged is not None

@@ -18,25 +18,33 @@ from duly import Duly
 from duly.testing import ManualClock
 
 TESTS = Path(__file__).parents[1]
-#: Three processes with three threads each.
-EACH = 115
+#: Acts of each of three threads in three processes: some hundreds in all, and a thousand on each database in `make soak`.
+SOME, MANY = 30, 115
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_in_a_thousand_acts_of_three_processes_no_slot_has_two_sessions_and_no_occurrence_two_executions(
-    db_url: str,
+@pytest.mark.parametrize(
+    ("kind", "each"),
+    [
+        ("sqlite_url", SOME),
+        pytest.param("sqlite_url", MANY, marks=pytest.mark.soak),
+        pytest.param("pg_url", MANY, marks=[pytest.mark.postgres, pytest.mark.soak]),
+    ],
+)
+def test_in_hundreds_of_acts_of_three_processes_no_slot_has_two_sessions_and_no_occurrence_two_executions(
+    kind: str, each: int, request: pytest.FixtureRequest
 ) -> None:
+    db_url = request.getfixturevalue(kind)
     clock = ManualClock(START)
     app = Duly(db_url, clock=clock)
     app.open()
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])}
     begun = [
-        subprocess.Popen([sys.executable, "-m", "automations.interleaved", db_url, str(seed), str(EACH)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        subprocess.Popen([sys.executable, "-m", "automations.interleaved", db_url, str(seed), str(each)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          text=True, env=environ)
         for seed in (1, 2, 3)
     ]  # fmt: skip
-    told = [process.communicate(timeout=240) for process in begun]
+    told = [process.communicate(timeout=500) for process in begun]
     assert [process.returncode for process in begun] == [0, 0, 0], "\n".join(err[-3000:] for _, err in told)
     done: Counter[str] = sum((Counter(json.loads(out)) for out, _ in told), Counter())
     assert {"tick", "run", "chat", "stop", "pause", "create", "update", "fire"} <= set(done)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from duly.automations import Automations
 from duly.automations.calls import INTERRUPTED
 from duly.automations.providers.base import Message, Role
 from duly.automations.session import SessionEndReason
+from soaking import sqlite_first
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = pytest.mark.slow
+
+db_url = sqlite_first()
 
 #: The commits of a run in which nobody dies, the end aside: begun, answered, note called, note closed, task made, put down, task closed, begun,
 #: answered, finish noted. The effect of ``book`` is a commit of its own.
@@ -62,7 +65,7 @@ class Story:
         return self.session.end_reason is not None
 
     def wait(self) -> None:
-        self.scene.wait(self.has_ended, 60, f"the end of session {self.id}")
+        self.scene.wait(self.has_ended, 240, f"the end of session {self.id}")
 
     def check(self) -> None:
         """It has ended as if nothing had happened."""
@@ -97,14 +100,26 @@ def test_a_session_in_which_nobody_dies_has_so_many_commits(scene: Scene) -> Non
     assert story.session.crashes == 0
 
 
-@pytest.mark.parametrize("step", ["written", "committed"])
-def test_a_worker_killed_before_or_after_any_commit_of_a_round_doubles_nothing(scene: Scene, step: str) -> None:
+#: Which commits a worker is killed at. `make test`: before and after those that could double an effect or lose an answer, the answer itself, the
+#: closing of a call and the putting down for a task; `make soak`: at every one.
+KILLS = [
+    pytest.param("written", (1, 3), id="written-some"),
+    pytest.param("committed", (1, 4), id="committed-some"),
+    pytest.param("written", range(COMMITS), id="written", marks=pytest.mark.soak),
+    pytest.param("committed", range(COMMITS), id="committed", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("step", "kills"), KILLS)
+def test_a_worker_killed_before_or_after_a_commit_of_a_round_doubles_nothing(
+    scene: Scene, step: str, kills: Collection[int]
+) -> None:
     deaths = 0
-    for after in range(COMMITS):
+    for after in kills:
         story = Story(scene, f"{step}-{after}")
         dying = scene.act(f"dying-{after}", program.run_worker, BOTH, kill_at=step, kill_after=after)
         # a job that is put down may be taken for lost at the same moment: then that commit is not counted, and the last step not reached
-        scene.wait(lambda dying=dying, story=story: not dying.alive or story.has_ended(), 60, "a death")
+        scene.wait(lambda dying=dying, story=story: not dying.alive or story.has_ended(), 240, "a death")
         if dying.alive:
             dying.signal(signal.SIGTERM)
         deaths += dying.ended() == -signal.SIGKILL
@@ -113,7 +128,7 @@ def test_a_worker_killed_before_or_after_any_commit_of_a_round_doubles_nothing(s
         story.check()
         next.signal(signal.SIGTERM)
         next.ended()
-    assert deaths >= COMMITS - 1
+    assert deaths >= len(kills) - 1
 
 
 @pytest.mark.parametrize("step", program.STEPS)

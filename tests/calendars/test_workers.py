@@ -15,6 +15,9 @@ from duly.jobs.claim import Lane
 from duly.jobs.worker import Worker
 from duly.kernel.events import Event
 from duly.testing import ManualClock
+from soaking import sqlite_first
+
+db_url = sqlite_first()
 
 QUEUED, SUCCEEDED = [Status.QUEUED], [Status.SUCCEEDED]
 

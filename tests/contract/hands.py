@@ -178,7 +178,7 @@ def work_off(url: str, n_threads: int, found: Any) -> None:
     found.put((taken, [repr(error) for error in out if error is not None]))
 
 
-def wait_until(condition: Callable[[], object], timeout: float = 30) -> None:
+def wait_until(condition: Callable[[], object], timeout: float = 240) -> None:
     """Look again and again until a condition holds."""
     pause, tries = threading.Event(), int(timeout / 0.01)
     for _ in range(tries):

@@ -391,8 +391,9 @@ def test_a_worker_that_ends_because_nothing_is_left_does_what_it_put_off(sqlite_
         return worker
 
     told = watched()
-    threading.Timer(0.5, told.stop).start()
+    deaf = app.listen(lambda event: told.stop() if event.name == "jobs_settled" else None)
     told.run(until_idle=3600.0)
+    deaf()
     assert done == []  # whoever told it to stop is not kept waiting
     watched().run(until_idle=True)
     assert sorted(done) == ["alerts", "parents", "prune", "reservations"]

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from crash.scene import Scene, start_nursery
+from soaking import sqlite_first
+
+db_url = sqlite_first()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,6 +24,8 @@ from duly.jobs.job import Attempt
 from keeper import until
 
 start_nursery = nursery.start
+#: So many times the seconds that an idle machine takes at most are waited: beside a load of ten on each core a test is slow, and not red.
+PATIENCE = 8
 
 
 class Actor:
@@ -48,9 +50,9 @@ class Actor:
 
     def ended(self, within: float = 30) -> int:
         """Wait for the end: its exit code, the signal's number below zero."""
-        self._process.join(within)
+        self._process.join(within * PATIENCE)
         code = self._process.exitcode
-        assert code is not None, f"{self.name} did not end within {within:g} s:\n{self.log}"
+        assert code is not None, f"{self.name} did not end within {within * PATIENCE:g} s:\n{self.log}"
         return code
 
     @property
@@ -113,7 +115,9 @@ class Scene:
     # ------------------------------------------------------------------ looking
 
     def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        assert until(condition, seconds), f"waited {seconds:g} s in vain for {what}\n{self.report()}"
+        assert until(condition, seconds * PATIENCE), (
+            f"waited {seconds * PATIENCE:g} s in vain for {what}\n{self.report()}"
+        )
 
     def wait_for_end(self, jobs: Iterable[int] | None = None, seconds: float = 30) -> None:
         """Wait until these jobs, or all there are, have ended."""

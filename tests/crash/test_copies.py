@@ -17,7 +17,7 @@ WAYS = [("FORK_THREAD", how) for how in CODES] + [
 
 
 def test_a_copy_of_the_worker_ends_with_its_handler_and_does_no_other_work(scene: Scene) -> None:
-    worker = scene.worker("w", {"default": 30})
+    worker = scene.worker("w", {"default": 30}, lease=60)
     spinning = [scene.enqueue("SPIN", folder=str(scene.folder)).id for _ in range(3)]
     scene.wait(lambda: len(scene.lines("begin")) == 3, 20, "the neighbours")
     ways = [*WAYS, ("FORK_LOOP", "wait"), ("FORK_LOOP", "wait, later")]
@@ -39,7 +39,7 @@ def test_a_copy_of_the_worker_ends_with_its_handler_and_does_no_other_work(scene
 @pytest.mark.parametrize("task", ["FORK_BOOK", "FORK_ABOOK"])
 def test_a_copy_commits_and_rolls_back_nothing_of_its_handlers_session(scene: Scene, task: str) -> None:
     scene.change(program.BOOKS)
-    scene.worker("w")
+    scene.worker("w", lease=60)
     jobs = [scene.enqueue(task, how=how).id for how in CODES]
     scene.wait_for_end(jobs, 30)
     assert [scene.app.jobs.get(ident).output for ident in jobs] == list(CODES.values())
@@ -47,7 +47,7 @@ def test_a_copy_commits_and_rolls_back_nothing_of_its_handlers_session(scene: Sc
 
 
 def test_a_signal_to_a_copy_is_for_the_copy(scene: Scene) -> None:
-    worker = scene.worker("w")
+    worker = scene.worker("w", lease=60)
     job = scene.enqueue("FORK_SIGNAL", number=signal.SIGTERM)
     scene.wait_for_end([job.id], 30)
     assert scene.app.jobs.get(job.id).output == -signal.SIGTERM

@@ -13,7 +13,7 @@ def test_parent_and_child_enqueue_after_a_fork_and_every_job_is_run_once(scene: 
     [parent], [child] = scene.lines("parent"), scene.lines("forked")
     assert (parent["child"], parent["seen"], child["seen"]) == (0, True, True)
     assert len({*parent["jobs"], *child["jobs"]}) == 10
-    scene.worker("w")
+    scene.worker("w", lease=60)
     scene.wait_for_end()
     jobs = [ident for (ident,) in scene.sql("SELECT id FROM jobs_done")]
     assert len(jobs) == 11

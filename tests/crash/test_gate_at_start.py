@@ -18,7 +18,7 @@ def test_a_closed_gate_holds_a_fresh_worker_and_an_opened_one_keeps_the_limit(sc
     scene.app.queues.set("default", limit=5)
     scene.app.gate.offline()
     for name in ("a", "b"):
-        scene.worker(name, {"default": 10}, lease=5, wait=False)
+        scene.worker(name, {"default": 10}, lease=30, wait=False)
     scene.wait(lambda: scene.is_ready("a") and scene.is_ready("b"), 20, "both workers")
     scene.wait(lambda: scene.app.jobs.get(orphan.id).status is Status.QUEUED, 10, "the orphan to be rescued")
     jobs.append(scene.enqueue("WORK", seconds=0.1).id)

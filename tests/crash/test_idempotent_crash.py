@@ -16,8 +16,6 @@ from crash import idempotent_program as program
 from crash.scene import Actor, Scene
 from duly import Status
 
-pytestmark = pytest.mark.timeout(180)
-
 
 class Death(NamedTuple):
     """Where a worker dies, and what is to be seen afterwards: runs of the body, effects, and whether a dead holder was followed."""

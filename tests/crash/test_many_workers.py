@@ -17,20 +17,23 @@ from crash.scene import Scene
 from duly.storage import sqlite
 
 
-def test_eight_workers_on_one_queue_run_each_of_two_thousand_jobs_once(scene: Scene) -> None:  # R003-2, R003-11
-    jobs = [made.job.id for made in scene.app.enqueue_many("WORK", [{}] * 2000)]
+@pytest.mark.parametrize(("many", "count"), [(4, 800), pytest.param(8, 2000, marks=pytest.mark.soak)])
+def test_many_workers_on_one_queue_run_each_of_many_jobs_once(
+    scene: Scene, many: int, count: int
+) -> None:  # R003-2, R003-11
+    jobs = [made.job.id for made in scene.app.enqueue_many("WORK", [{}] * count)]
     scene.app.gate.offline()
-    workers = [scene.worker(f"w{n}", {"default": 5}, lease=30, pool_size=3, wait=False) for n in range(8)]
-    scene.wait(lambda: all(scene.is_ready(w.name) for w in workers), 30, "eight workers")
+    workers = [scene.worker(f"w{n}", {"default": 5}, lease=120, pool_size=3, wait=False) for n in range(many)]
+    scene.wait(lambda: all(scene.is_ready(w.name) for w in workers), 30, "all workers")
     scene.app.gate.online()
     scene.wait_for_end(seconds=60)
     for worker in workers:
         worker.signal(signal.SIGTERM)
-    assert [worker.ended() for worker in workers] == [0] * 8
+    assert [worker.ended() for worker in workers] == [0] * many
     assert Counter(x["job"] for x in scene.lines("effect")) == dict.fromkeys(jobs, 1)
     assert scene.check(jobs, most=1) == []
     assert scene.sql("SELECT count(*) FROM attempts") == [(0,)]
-    assert sum(x["succeeded"] for x in scene.lines("finished")) == 2000
+    assert sum(x["succeeded"] for x in scene.lines("finished")) == count
     assert scene.errors() == []
 
 
@@ -51,7 +54,7 @@ def test_a_transaction_that_reads_and_then_writes_fails_at_once_unless_it_began_
     began = time.monotonic()
     with pytest.raises(sqlite3.OperationalError, match="database is locked"):
         a.execute("UPDATE queues SET governed = 1")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4  # and not after its timeout
     a.execute("ROLLBACK")
     a.close()
 
@@ -75,7 +78,7 @@ def test_no_writer_on_a_shared_file_is_ever_told_that_it_is_locked(
     sqlite_url: str, make_scene: Callable[..., Scene]
 ) -> None:
     """B039: two workers, each with eight threads that enqueue, and a third process that inserts meanwhile."""
-    scene = make_scene(sqlite_url, lease=30)
+    scene = make_scene(sqlite_url, lease=120)
     actors = [
         scene.act(name, program.run_enqueuers, queues={"default": 8}, args={"threads": 8, "each": 20}) for name in "ab"
     ]

@@ -25,16 +25,15 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT]
 @pytest.mark.parametrize("number", SIGNALS, ids=["SIGTERM", "SIGINT"])
 def test_a_stopping_worker_finishes_its_jobs_and_claims_no_more(scene: Scene, number: signal.Signals) -> None:
     """B032: its leases are kept while it drains, longer than they last, and a worker beside it finds nothing to rescue."""
-    first = scene.worker("first", grace=20, lease=1)
-    apart: dict[str, Any] = {"folder": str(scene.folder), "seconds": 2.5}
-    jobs = [scene.enqueue(task, seconds=2.5).id for task in ("WORK", "THREAD")] + [scene.enqueue("APART", **apart).id]
+    first = scene.worker("first", grace=300, lease=3)
+    apart: dict[str, Any] = {"folder": str(scene.folder), "seconds": 4}
+    jobs = [scene.enqueue(task, seconds=4).id for task in ("WORK", "THREAD")] + [scene.enqueue("APART", **apart).id]
     scene.wait(lambda: len(scene.lines("begin")) == 2 and list(scene.folder.glob("child-*")), 20, "three jobs to begin")
-    second = scene.worker("second", grace=20, lease=1)
-    told = first.signal(number)
+    second = scene.worker("second", grace=300, lease=3)
+    first.signal(number)
     scene.wait(lambda: scene.told("first", "ready", state="draining"), 5, "the drain to begin")
     later = [scene.enqueue("WORK").id for _ in range(20)]
-    assert first.ended(20) == 0
-    assert time.monotonic() - told < 10
+    assert first.ended(20) == 0  # before its grace is over
     scene.wait_for_end()
     assert scene.check(jobs + later, most=1) == []
     assert scene.sql("SELECT count(*) FROM attempts") == [(0,)]
@@ -47,9 +46,9 @@ def test_a_stopping_worker_finishes_its_jobs_and_claims_no_more(scene: Scene, nu
 
 
 def begin_four(scene: Scene) -> list[int]:
-    """Four handlers that would take half a minute: on the loop, on threads (heeding and not), in a process."""
-    jobs = [scene.enqueue(task, seconds=30).id for task in ("WORK", "HEED", "THREAD")]
-    jobs.append(scene.enqueue("APART", folder=str(scene.folder), seconds=30).id)
+    """Four handlers that would take longer than anybody waits: on the loop, on threads (heeding and not), in a process."""
+    jobs = [scene.enqueue(task, seconds=1000).id for task in ("WORK", "HEED", "THREAD")]
+    jobs.append(scene.enqueue("APART", folder=str(scene.folder), seconds=1000).id)
     scene.wait(lambda: len(scene.lines("begin")) == 3 and list(scene.folder.glob("child-*")), 20, "four jobs to begin")
     return jobs
 
@@ -74,30 +73,29 @@ def running(pid: int) -> bool:
 @pytest.mark.parametrize("number", SIGNALS, ids=["SIGTERM", "SIGINT"])
 def test_jobs_that_outlast_the_grace_are_given_back_and_lose_no_attempt(scene: Scene, number: signal.Signals) -> None:
     """B032, HOUSE decision 5."""
-    worker = scene.worker("w", grace=0.5, lease=5)
+    worker = scene.worker("w", grace=0.5, lease=60)
     jobs = begin_four(scene)
     told = worker.signal(number)
     assert worker.ended(20) == 0
-    assert 0.5 <= time.monotonic() - told < 8
+    assert time.monotonic() - told >= 0.5
     assert_released(scene, jobs)
     assert (worker.log, scene.errors()) == ("", [])
 
 
 def test_a_second_signal_ends_the_wait(scene: Scene) -> None:  # B032
-    worker = scene.worker("w", grace=60, lease=5)
+    worker = scene.worker("w", grace=3600, lease=60)
     jobs = begin_four(scene)
     worker.signal(signal.SIGTERM)
     scene.wait(lambda: scene.told("w", "ready", state="draining"), 5, "the drain to begin")
-    told = worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGTERM)
     assert worker.ended(20) == 0
-    assert time.monotonic() - told < 8
     assert_released(scene, jobs)
     assert (worker.log, scene.errors()) == ("", [])
 
 
 def test_prefetched_jobs_do_not_wait_for_the_slow_ones_of_a_stopping_worker(scene: Scene) -> None:  # HOUSE decision 1
     """They were claimed and have not begun: another worker runs them while the first one still drains."""
-    first = scene.worker("first", {"default": 2}, grace=20)
+    first = scene.worker("first", {"default": 2}, grace=300, lease=60)
     made = scene.app.enqueue_many("WORK", [{}] * 1000 + [{"seconds": 6}] * 2 + [{}] * 50)
     jobs = [one.job.id for one in made]
     slow, more = jobs[1000:1002], jobs[1002:]
@@ -105,7 +103,7 @@ def test_prefetched_jobs_do_not_wait_for_the_slow_ones_of_a_stopping_worker(scen
     held = scene.app.jobs.count(status=[Status.RUNNING])
     first.signal(signal.SIGTERM)
     assert held > 2, "the lane had shown a pace, so it has prefetched"
-    scene.worker("second", grace=20)
+    scene.worker("second", grace=300, lease=60)
     scene.wait_for_end(more, 20)
     assert [scene.lines("end", job=job) for job in slow] == [[], []], "the first one is still at its slow jobs"
     assert first.ended() == 0
@@ -146,7 +144,7 @@ def test_ctrl_c_in_a_terminal_stops_a_worker_without_a_traceback(sqlite_url: str
     try:
         assert process.stdout.readline() == "began\n"
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert (out, err, process.returncode) == ("stopped\n", "", 0)
@@ -159,7 +157,7 @@ def test_a_stop_of_the_whole_service_lets_handlers_in_processes_finish(
     db_url: str, make_scene: Callable[..., Scene]
 ) -> None:
     """B032: service managers send SIGTERM to every process of a service at once (systemd does by default)."""
-    scene = make_scene(db_url, grace=20)
+    scene = make_scene(db_url, grace=300, lease=60)
     worker = scene.worker("w")
     job = scene.enqueue("APART", folder=str(scene.folder), seconds=1)
     scene.wait(lambda: list(scene.folder.glob("child-*")), 20, "the job to begin")
@@ -182,5 +180,5 @@ def test_a_signal_in_the_last_moment_of_a_worker_that_was_told_is_no_death(
         "app.listen(lambda e: os.kill(os.getpid(), signal.SIGTERM) if e.name in ('worker_started', 'worker_stopped') else None)\n"
         "atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
     )
-    ended = subprocess.run([sys.executable, "-m", "duly.cli.main", "worker", "late:app"], cwd=tmp_path, capture_output=True, timeout=60, text=True)  # fmt: skip
+    ended = subprocess.run([sys.executable, "-m", "duly.cli.main", "worker", "late:app"], cwd=tmp_path, capture_output=True, timeout=240, text=True)  # fmt: skip
     assert ended.returncode == 0, ended.stderr

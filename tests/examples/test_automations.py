@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +14,7 @@ from sqlalchemy import create_engine, text
 
 from duly.automations.automation import Definition, read_definition
 from duly.kernel.source import read
+from examples import programs
 from keeper import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "automations"
@@ -38,11 +38,11 @@ BRIEFING = """\
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, str(EXAMPLE / "run.py"), "--until-idle", *arguments]
+    return [programs.PYTHON, str(EXAMPLE / "run.py"), "--until-idle", *arguments]
 
 
 def run(folder: Path, *arguments: str, code: int = 0) -> str:
-    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, timeout=400)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -75,7 +75,7 @@ A_JOB = (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgres, pytest.mark.soak])])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Where the database is; empty: where the example puts it."""
     yield "" if request.param == "sqlite" else str(request.getfixturevalue("pg_url"))
@@ -99,10 +99,9 @@ def test_a_briefing_is_written_and_the_second_run_of_the_day_does_nothing_twice(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("there_is", "least", "crashed"),
-    [(LINES, 1, True), (A_JOB, 1, False), (LINES, 5, True)],
+    [(LINES, 1, True), (A_JOB, 1, False), pytest.param(LINES, 5, True, marks=pytest.mark.soak)],
     ids=["among-lines", "while-it-waits-for-a-job", "while-it-writes-the-file"],
 )
 def test_a_briefing_that_is_killed_goes_on_without_a_doubled_line(
@@ -114,7 +113,7 @@ def test_a_briefing_that_is_killed_goes_on_without_a_doubled_line(
         command("--latency", "1.5", *there), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        assert until(lambda: count(url, tmp_path, there_is) >= least or process.poll() is not None, 90)
+        assert until(lambda: count(url, tmp_path, there_is) >= least or process.poll() is not None, 240)
         assert process.poll() is None, "it has ended before it could be killed"
     finally:
         process.kill()

@@ -12,11 +12,13 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "django"
 
 
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])]
+)
 def test_an_order_and_its_jobs_are_one(tmp_path: Path, database: str, request: pytest.FixtureRequest) -> None:
     arguments = [] if database == "sqlite" else ["--database", request.getfixturevalue("empty_pg_url")]
     done = subprocess.run(
-        [sys.executable, EXAMPLE / "run.py", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=110
+        [sys.executable, EXAMPLE / "run.py", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout

@@ -9,8 +9,6 @@ import pty
 import re
 import signal
 import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +22,8 @@ from sqlalchemy import func, select
 from duly import Duly, Job, Status
 from duly.audit.seal import verify
 from duly.audit.tables import audit_log
+from examples import programs
+from keeper import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "newsletter"
 
@@ -58,12 +58,14 @@ def expected() -> dict[str, str]:
     return {mailbox: name for mailbox, name in out.items() if mailbox not in REFUSED}
 
 
-def start(cwd: Path, *arguments: str, terminal: int = subprocess.PIPE, lease: int = 10) -> subprocess.Popen[str]:
+def start(
+    cwd: Path, *arguments: str, terminal: int = subprocess.PIPE, lease: int = 10, python: str | None = None
+) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DULY_", "NEWSLETTER_"))}
     return subprocess.Popen(
-        [sys.executable, EXAMPLE / "run.py", *arguments],
+        [python or programs.PYTHON, EXAMPLE / "run.py", *arguments],
         cwd=cwd,
-        env=environment | {"DULY_LEASE": str(lease), "TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=environment | {"DULY_LEASE": str(lease), "TERM": "xterm"},
         stdin=subprocess.DEVNULL,
         stdout=terminal,
         stderr=subprocess.STDOUT,
@@ -71,11 +73,11 @@ def start(cwd: Path, *arguments: str, terminal: int = subprocess.PIPE, lease: in
     )
 
 
-def run(cwd: Path, *arguments: str, code: int = 0) -> str:
+def run(cwd: Path, *arguments: str, code: int = 0, python: str | None = None) -> str:
     """Run it to its end. Returns what it said."""
-    process = start(cwd, *arguments)
+    process = start(cwd, *arguments, python=python)
     try:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == code, said
@@ -93,10 +95,7 @@ def running(cwd: Path, *arguments: str, lease: int = 10) -> Iterator[subprocess.
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited for a minute"
-        time.sleep(0.02)
+    assert until(condition, 240), "waited for four minutes"
 
 
 def stored(folder: Path) -> int:
@@ -157,7 +156,7 @@ def check_that_all_is_done(app: Duly, folder: Path) -> None:
 
 def test_everybody_gets_the_letter_once_and_a_second_run_sends_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "var" / "newsletter"
-    said = run(tmp_path, "--until-idle", "--latency", "0")
+    said = run(tmp_path, "--until-idle", "--latency", "0", python=programs.REAL)
     for line, address in BAD.items():
         assert re.search(rf"line {line} +{re.escape(repr(address)) if address else 'no address'}", said), said
     assert "8 duplicates skipped (lines 176, 208, 221, 226, 240, 279, 291, 294)" in said
@@ -224,6 +223,7 @@ def test_a_job_for_a_bad_address_is_refused_for_good(tmp_path: Path) -> None:
         assert actions(app) == {"EMAIL_SENT": 1, "JOB_FAILED_PERMANENT": 2}
 
 
+@pytest.mark.soak
 @pytest.mark.postgres
 def test_it_runs_on_postgresql(tmp_path: Path, pg_url: str) -> None:
     run(tmp_path, "--until-idle", "--latency", "0", "--database-url", pg_url)
@@ -243,20 +243,31 @@ def test_a_postgresql_without_tables_is_told_what_to_do(tmp_path: Path, empty_pg
 # ---------------------------------------------------------------------- interruptions
 
 
-def test_what_a_kill_leaves_behind_is_sent_by_the_next_run(tmp_path: Path) -> None:
-    folder = tmp_path / "var" / "newsletter"
-    # the letters of the killed worker are taken over after its lease, so it is a short one
-    with running(tmp_path, "--until-idle", "--latency", "0.2", lease=3) as process:
-        wait_until(lambda: stored(folder) >= 60)
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    assert stored(folder) < 250, "the kill came too late to show anything"
+@pytest.fixture
+def hundred(tmp_path: Path) -> set[str]:
+    """A list of a hundred readers, ``list.csv``."""
+    readers = {f"reader{n}@example.org" for n in range(100)}
+    (tmp_path / "list.csv").write_text("address,name\n" + "".join(f"{one},Reader\n" for one in sorted(readers)))
+    return readers
 
-    run(tmp_path, "--until-idle", "--latency", "0")
+
+OF_HUNDRED = ("--recipients", "list.csv", "--folder", "run")
+
+
+def test_what_a_kill_leaves_behind_is_sent_by_the_next_run(tmp_path: Path, hundred: set[str]) -> None:
+    folder = tmp_path / "run"
+    # the letters of the killed worker are taken over after its lease, so it is a short one
+    with running(tmp_path, *OF_HUNDRED, "--until-idle", "--latency", "0.5", lease=3) as process:
+        wait_until(lambda: stored(folder) >= 25)
+        process.send_signal(signal.SIGKILL)
+        process.wait(240)
+    assert stored(folder) < 100, "the kill came too late to show anything"
+
+    run(tmp_path, *OF_HUNDRED, "--until-idle", "--latency", "0")
 
     got = messages(folder)
     counts = Counter(str(m["Delivered-To"]).lower() for m in got)
-    assert set(counts) == set(expected())
+    assert set(counts) == hundred
     # Between a server's 250 and the settlement lies a moment: what was under way may have come twice, nothing else.
     assert len(got) - len(counts) <= CONCURRENCY
     assert max(counts.values()) <= 2
@@ -266,24 +277,28 @@ def test_what_a_kill_leaves_behind_is_sent_by_the_next_run(tmp_path: Path) -> No
     assert all(len(of_one) == 1 for of_one in ids.values()), "a double is known by its Message-ID"
     assert len(set.union(*ids.values())) == len(counts)
     with database(sqlite(folder)) as app:
-        assert actions(app) == {"EMAIL_SENT": len(counts), "JOB_FAILED_PERMANENT": len(REFUSED)}
+        assert actions(app) == {"EMAIL_SENT": len(counts)}
         assert app.jobs.count(status=(Status.QUEUED, Status.RUNNING)) == 0
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=lambda end: end.name)
-def test_a_stopped_run_ends_well_and_the_next_one_sends_the_rest_once(tmp_path: Path, end: signal.Signals) -> None:
-    folder = tmp_path / "var" / "newsletter"
-    with running(tmp_path, "--latency", "0.2") as process:
-        wait_until(lambda: stored(folder) >= 60)
+@pytest.mark.parametrize(
+    "end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_stopped_run_ends_well_and_the_next_one_sends_the_rest_once(
+    tmp_path: Path, hundred: set[str], end: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    with running(tmp_path, *OF_HUNDRED, "--latency", "0.5") as process:
+        wait_until(lambda: stored(folder) >= 25)
         process.send_signal(end)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert "nothing is lost" in said
-    assert stored(folder) < 250, "the signal came too late to show anything"
+    assert stored(folder) < 100, "the signal came too late to show anything"
     assert max(mailboxes(folder).values()) == 1
 
-    run(tmp_path, "--until-idle", "--latency", "0")
-    assert mailboxes(folder) == dict.fromkeys(expected(), 1)
+    run(tmp_path, *OF_HUNDRED, "--until-idle", "--latency", "0")
+    assert mailboxes(folder) == dict.fromkeys(hundred, 1)
 
 
 def test_it_keeps_serving_what_another_terminal_enqueues(tmp_path: Path) -> None:
@@ -294,7 +309,7 @@ def test_it_keeps_serving_what_another_terminal_enqueues(tmp_path: Path) -> None
         run(tmp_path, *list_, "--enqueue-only", "--campaign", "winter")
         wait_until(lambda: stored(tmp_path / "run") == 2)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert mailboxes(tmp_path / "run") == {"ann@example.org": 2}
 
@@ -309,7 +324,7 @@ def test_on_a_terminal_it_draws_a_bar_and_says_the_same(tmp_path: Path) -> None:
         while part := os.read(ours, 65_536):
             said += part
     os.close(ours)
-    assert process.wait(60) == 0, said.decode()
+    assert process.wait(240) == 0, said.decode()
     assert "━" in said.decode()
     assert "of 2" in said.decode()
     assert "The newsletter is out." in said.decode()
@@ -318,7 +333,7 @@ def test_on_a_terminal_it_draws_a_bar_and_says_the_same(tmp_path: Path) -> None:
 
 def test_a_fresh_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text("address,name\nann@example.org,Ann\n")
-    for folder in ("run", "run-2", "run-3"):
+    for folder in ("run", "run-2"):
         run(tmp_path, "--until-idle", "--latency", "0", "--recipients", "list.csv", "--folder", "run", "--fresh")
         assert mailboxes(tmp_path / folder) == {"ann@example.org": 1}
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from examples import programs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nights" / "run.py"
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(EXAMPLE), *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+        [programs.PYTHON, str(EXAMPLE), *arguments], cwd=folder, capture_output=True, text=True, timeout=400
     )
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])])
 def arguments(request: pytest.FixtureRequest) -> list[str]:
     return [] if request.param == "sqlite" else ["--database", request.getfixturevalue("pg_url")]
 

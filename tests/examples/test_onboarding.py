@@ -6,12 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from examples import programs
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onboarding"
 
 
 def run(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, EXAMPLE / "run.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=110
+        [programs.PYTHON, EXAMPLE / "run.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -27,6 +31,7 @@ def test_five_people_sign_up_and_what_fails_is_undone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_it_is_the_same_on_postgresql(tmp_path: Path, pg_url: str) -> None:
     assert "8 runs, 11 letters" in run(tmp_path, "--database-url", pg_url)
 

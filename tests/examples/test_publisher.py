@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from examples import programs
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "publisher"
 
 
 def run(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, EXAMPLE / "run.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=110
+        [programs.PYTHON, EXAMPLE / "run.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -39,6 +43,7 @@ def test_a_week_is_published_once_and_not_at_night(tmp_path: Path) -> None:
     assert len(list(blossom.parent.glob("*.png"))) == 1
 
 
+@pytest.mark.soak
 def test_it_is_the_same_on_postgresql(tmp_path: Path, pg_url: str) -> None:
     assert "each once, none at night" in run(tmp_path, "--database-url", pg_url)
     assert list(tmp_path.iterdir()) == []

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
+
+import pytest
+
+from examples import programs
 
 RUN = Path(__file__).parents[2] / "examples" / "rounds" / "run.py"
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, RUN, *arguments], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([programs.PYTHON, RUN, *arguments], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -29,6 +32,7 @@ def test_the_rounds_example_lives_through_the_day_on_which_clocks_change() -> No
     assert "(0 groups failed)" in said
 
 
+@pytest.mark.soak
 def test_the_rounds_example_can_begin_on_another_day_in_another_database(pg_url: str) -> None:
     said = run("--date", "2026-04-04", "--days", "2", "--database-url", pg_url)
     assert "Lord Howe open at" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from duly import INJECT, Duly, DulyError, Retry, Snooze, Status
-from duly.kernel.events import Event
 
 
 @pytest.fixture
@@ -84,6 +82,7 @@ def test_what_cannot_be_set_or_asked_is_refused_in_words(app: Duly) -> None:
 def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_worker_alive(app: Duly) -> None:
     @app.task
     async def stubborn() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # from within: the worker lives, and hears it
         while True:
             try:
                 await asyncio.sleep(60)
@@ -92,11 +91,6 @@ def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_worker_alive
 
     job = stubborn.enqueue().job
 
-    def end(event: Event) -> None:
-        if event.name == "worker_started":  # from here on it catches signals; before, they would end this process
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-
-    app.listen(end)
     assert app.worker().run().released == 1
     assert (app.jobs.get(job.id).status, app.jobs.get(job.id).attempts) == (Status.QUEUED, 0)
 

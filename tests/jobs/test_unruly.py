@@ -18,12 +18,12 @@ from duly.jobs.worker import running
 
 @pytest.fixture
 def app(db_url: str) -> Iterator[Duly]:
-    app = Duly(db_url, lease=5.0, grace=2.0, poll=0.05)
+    app = Duly(db_url, lease=60.0, grace=2.0, poll=0.05)
     yield app
     app.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -52,37 +52,37 @@ def test_a_call_waits_for_a_thread_that_is_there_where_none_can_be_started(monke
     limit, threads, done, go = Limit(monkeypatch, 1), Threads(3), threading.Semaphore(0), threading.Event()
 
     def call() -> None:
-        go.wait(10)
+        go.wait(120)
         done.release()
 
     assert [threads.submit(call) for _ in range(3)] == [True, False, False]
     assert not threads.grow()
     go.set()
     for _ in range(3):
-        assert done.acquire(timeout=10)
+        assert done.acquire(timeout=120)
     go.clear()
     limit.left = 10
     together = threading.Barrier(3)
 
     def meet() -> None:
-        together.wait(10)
+        together.wait(120)
         done.release()
 
     for _ in range(3):
         threads.submit(meet)
     for _ in range(3):
-        assert done.acquire(timeout=10)  # three at once: nothing that failed counts as a thread
+        assert done.acquire(timeout=120)  # three at once: nothing that failed counts as a thread
     assert limit.left == 8
     threads.close()
 
 
 def test_threads_for_calls_that_wait_are_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
     limit, threads, done, go = Limit(monkeypatch, 1), Threads(3), threading.Semaphore(0), threading.Event()
-    threads.submit(go.wait, 10)
+    threads.submit(go.wait, 120)
     threads.submit(done.release)
     limit.left = 1
     assert threads.grow()
-    assert done.acquire(timeout=10)
+    assert done.acquire(timeout=120)
     assert limit.left == 0
     go.set()
     threads.close()
@@ -97,7 +97,7 @@ def test_a_call_for_which_there_is_no_thread_at_all_is_refused_and_not_run_later
     limit.left = 1
     assert threads.submit(ran.append, 2)
     threads.submit(done.set)
-    assert done.wait(10)
+    assert done.wait(120)
     assert ran == [2]
     threads.close()
 
@@ -144,7 +144,7 @@ def test_a_job_for_which_there_is_no_thread_is_given_back_without_an_attempt_and
         until(lambda: worker.ready)
     finally:
         worker.stop()
-        thread.join(10)
+        thread.join(120)
     done: Job = app.jobs.get(job.id)
     assert (done.output, done.attempts) == ("done", 1)
 
@@ -157,7 +157,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_a_thread_never_begins(
 
     @app.task(priority=10)
     def first() -> None:
-        go.wait(10)
+        go.wait(120)
 
     @app.task(timeout=0.1, max_attempts=1)
     def second(name: str) -> None:
@@ -178,7 +178,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_a_thread_never_begins(
     finally:
         go.set()
         worker.stop()
-        thread.join(10)
+        thread.join(120)
     assert ran == ["wanted"]
     assert app.jobs.get(unwanted.id).status is Status.CANCELLED
     assert app.jobs.get(wanted.id).status is Status.SUCCEEDED

@@ -17,6 +17,9 @@ from mail.apart import BEHIND
 from mail.conftest import AT
 from mail.hands import ON_ONE, actions, message_of, put, read, states
 from mail.servers import MailServer, Resend
+from soaking import sqlite_first
+
+db_url = sqlite_first()
 
 Make = Callable[..., Duly]
 Apart = Callable[[str, str, Mapping[str, str]], int]

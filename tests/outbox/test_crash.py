@@ -17,8 +17,9 @@ from duly.outbox.box import Outbox
 from keeper import until
 from outbox import crash_program as program
 from outbox.hands import Recorder, publish
+from soaking import sqlite_first
 
-pytestmark = pytest.mark.timeout(120)
+db_url = sqlite_first()
 
 #: Where a relay can die, and whether its message had been handed over by then.
 STEPS = {

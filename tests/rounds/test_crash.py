@@ -14,6 +14,9 @@ from duly.rounds import Rounds, Status
 from duly.testing import ManualClock, drain, enqueued
 from rounds.apart import STEPS
 from rounds.hands import Ear, ready, utc
+from soaking import sqlite_first
+
+db_url = sqlite_first()
 
 AT = "2026-06-01T18:02:00+00:00"
 

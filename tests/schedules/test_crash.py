@@ -17,8 +17,9 @@ from crash.scene import Scene, start_nursery
 from duly import Duly
 from duly.kernel.recurrence import Every
 from schedules import crash_program as program
+from soaking import sqlite_first
 
-pytestmark = pytest.mark.timeout(120)
+db_url = sqlite_first()
 
 LEDGER = "SELECT count(*), count(DISTINCT due_at), count(DISTINCT job_id) FROM occurrences WHERE status = 'fired'"
 

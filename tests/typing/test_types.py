@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -54,22 +53,20 @@ add.using(key="k").enqueue("1", 2)   # wrong: a is a number
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """Line → what mypy says of it."""
+def answer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy says of both programs, looked at together: most of its time goes to Duly."""
     folder = tmp_path_factory.mktemp("typed")
     (folder / "program.py").write_text(PROGRAM)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--no-error-summary",
-        "--cache-dir",
-        str(folder / "cache"),
-        "program.py",
-    ]
-    out = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
-    return {int(m[1]): m[2] for m in re.finditer(r"^program\.py:(\d+): error: (.*)$", out, re.MULTILINE)}
+    (folder / "refund.py").write_text(WORKFLOW)
+    command = [sys.executable, "-m", "mypy", "--strict", "--enable-error-code", "truthy-bool", "--no-error-summary", "--cache-dir",
+               str(folder / "cache"), "program.py", "refund.py"]  # fmt: skip
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.fixture(scope="module")
+def said(answer: str) -> dict[int, str]:
+    """Line → what mypy says of it."""
+    return {int(m[1]): m[2] for m in re.finditer(r"^program\.py:(\d+): error: (.*)$", answer, re.MULTILINE)}
 
 
 def line(text: str) -> int:
@@ -113,9 +110,6 @@ async def refund(ctx: WorkflowContext, order: int) -> str:
 """
 
 
-def test_a_checker_reports_a_workflow_that_forgets_an_await(tmp_path: Path) -> None:  # A1
-    (tmp_path / "refund.py").write_text(WORKFLOW)
-    command = [sys.executable, "-m", "mypy", "--strict", "--enable-error-code", "truthy-bool", "--no-error-summary", "refund.py"]  # fmt: skip
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+def test_a_checker_reports_a_workflow_that_forgets_an_await(answer: str) -> None:  # A1
     reported = {int(line) for line in re.findall(r"refund\.py:(\d+): error", answer)}
     assert reported == {n for n, line in enumerate(WORKFLOW.splitlines(), 1) if "# wrong" in line}, answer

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from crash.scene import Scene, start_nursery
+from soaking import sqlite_first
 from workflows import crash_program as program
 
-pytestmark = pytest.mark.timeout(180)
+db_url = sqlite_first()
 
 ALL = ["one", "two", "four", "five", "six", "seven", "eight", "nine", "ten"]
 INSIDE = ["one", "four", "five", "six", "seven", "nine", "ten"]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from crash.scene import Scene, start_nursery
+from soaking import sqlite_first
 from workflows import document_program as program
 
-pytestmark = pytest.mark.timeout(180)
+db_url = sqlite_first()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -119,7 +119,7 @@ class Worker(Settling):
         if self._early or self._asked:  # somebody asked before this began: it does not begin
             self._early.clear()
             self.state = "stopped"
-            self._let_go(restore)
+            self._wind_up(restore)
             return self.tally
         listener = self.listener = self.db.listener(
             lambda e: self.emitter.emit("listen_failed", "warning", error=brief(e)),
@@ -165,10 +165,10 @@ class Worker(Settling):
                 if self._idled:
                     await loop.run_in_executor(None, self.house.catch_up)
             await self._leave(loop)
-            self._let_go(restore)
+            self._wind_up(restore)
         return self.tally
 
-    def _let_go(self, restore: Callable[[], None] | None) -> None:
+    def _wind_up(self, restore: Callable[[], None] | None) -> None:
         """The last of a worker's life: nothing is held any more, and signals mean what they did."""
         self._threads.close()
         self._bell.close()
