@@ -126,6 +126,7 @@ def _become(told: dict[str, Any], streams: list[int]) -> None:
     import io
 
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as at a terminal, wherever the tests were started
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

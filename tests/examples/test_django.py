@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from examples import programs
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "django"
 
 
@@ -18,7 +20,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "django"
 def test_an_order_and_its_jobs_are_one(tmp_path: Path, database: str, request: pytest.FixtureRequest) -> None:
     arguments = [] if database == "sqlite" else ["--database", request.getfixturevalue("empty_pg_url")]
     done = subprocess.run(
-        [sys.executable, EXAMPLE / "run.py", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=400
+        [programs.PYTHON, EXAMPLE / "run.py", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stdout

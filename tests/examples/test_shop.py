@@ -217,9 +217,12 @@ def test_every_order_is_billed_and_receipted_once_though_the_relay_is_killed(
         assert re.search(rf"line {line} +{re.escape(problem)}", said), said
     for line, number in CHANGED.items():
         assert re.search(rf"line {line} +order {number} was sent before with other contents \(422\)", said), said
-    assert re.search(r"kill -9 \d+: the relay is dead, with \d+ messages in its hands", said)
-    for event in ("another relay has begun", "billing is down", "billing is back", "receipts are asked for again"):
+    dead = re.search(r"kill -9 \d+: the relay is dead, with (\d+) messages in its hands", said)
+    assert dead, said
+    for event in ("another relay has begun", "billing is down", "billing is back"):
         assert event in said
+    # it may have let go of the last one in the moment before it died
+    assert ("receipts are asked for again" in said) == (int(dead[1]) > 0), said
     # 302 lines that are orders, of which 5 are changed ones; of each tenth number every request is made twice
     assert re.search(r"orders +282 taken +46 repeated +7 refused +0 unanswered +11 unreadable", said), said
     assert re.search(r"messages +564 published +564 sent +\d+ attempts +0 parked", said), said
