@@ -63,6 +63,12 @@ def serve(path: str, more: list[str]) -> None:
                  "rich.table", "rich.console", "rich.markup", "rich.progress", "asyncio", "psycopg", "alembic.command", "sqlalchemy.dialects.sqlite",
                  "sqlalchemy.dialects.postgresql.psycopg", "click.testing", *more):  # fmt: skip
         import_module(name)
+    import pkgutil
+
+    import duly.cli
+
+    for found in pkgutil.iter_modules(duly.cli.__path__):
+        import_module(f"duly.cli.{found.name}")
     gc.freeze()
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as door:

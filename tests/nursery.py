@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _TESTS = str(Path(__file__).parent)
@@ -18,10 +20,22 @@ _PRELOAD = [
     "pytest", "crash.program", "celery.bin.celery", "celery.bin.worker", "celery.apps.worker", "celery.concurrency.prefork", "celery.concurrency.solo",
     "celery.worker.consumer", "kombu.transport.redis", "integrations.celery_tasks", "duly.integrations.celery",
     "crash.idempotent_program", "automations.crash_program", "outbox.crash_program", "schedules.crash_program", "workflows.crash_program",
-    "workflows.document_program", "duly.storage.sqlite", "duly.storage.postgres", "sqlalchemy.dialects.sqlite.pysqlite",
+    "workflows.document_program", "crash.publish_apart", "rounds.apart", "duly.storage.sqlite", "duly.storage.postgres", "sqlalchemy.dialects.sqlite.pysqlite",
     "sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.ext.asyncio", "duly.jobs.worker",
     "duly.jobs.processes", "duly.schedules.door", "duly.rounds", "duly.mail.mail", "duly.publishing", "duly.workflows", "duly.outbox.relay",
 ]  # fmt: skip
+
+
+def ended(target: Callable[..., None], *args: Any) -> int:
+    """Call a function in a process of its own, and wait for its end: its exit code, a signal's number below zero. It says on stderr what went wrong."""
+    start()
+    process = CONTEXT.Process(target=target, args=args)
+    process.start()
+    process.join()
+    code = process.exitcode
+    process.close()
+    assert code is not None
+    return code
 
 
 def start() -> None:

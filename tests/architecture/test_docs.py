@@ -253,16 +253,18 @@ def as_such(text: str) -> str:
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder for the PATH with a ``duly`` that is quick to start."""
-    forked = Forked(tmp_path_factory.mktemp("forked"))
+    forked = Forked(
+        tmp_path_factory.mktemp("forked"), "duly.automations", "duly.automations.providers.registry", "duly.web.app", "duly.mail.mail",
+        "duly.outbox.relay", "duly.outbox.transports.duly", "duly.schedules.door", "duly.testing", "jinja2", "uvicorn", "yaml", "httpx2",
+    )  # fmt: skip
     try:
-        assert until(forked.is_ready, 60)
+        assert until(forked.is_ready, 240)
         yield forked.bin
     finally:
         forked.close()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", STORIES, ids=lambda page: page.stem)
 def test_what_a_page_shows_is_what_happens(
     page: Path, tmp_path: Path, commands: Path, request: pytest.FixtureRequest

@@ -1,4 +1,4 @@
-"""A process that publishes: ``python publish_apart.py die URL INSTANT STEP GRAPH`` or ``… serve URL JOURNAL``.
+"""A process that publishes.
 
 ``die``: run what is ready on a channel of Instagram, whose API is at GRAPH, and die at one step of it. The steps are put around Duly's
 own functions from outside. ``serve``: a worker of a channel whose posts take a moment, until nothing is left; the journal says when
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -96,10 +95,3 @@ def serve(url: str, journal: str) -> None:
 
     app.listen(lambda event: write("ready") if event.name == "worker_started" else None)
     app.worker({"slow": 5}).run(until_idle=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "die":
-        die(*sys.argv[2:])
-    else:
-        serve(*sys.argv[2:])

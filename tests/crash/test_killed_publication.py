@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import nursery
+from crash import publish_apart as program
 from crash.publish_apart import BEHIND, instagram
 from duly import Duly
 from duly.publishing import Publishing
@@ -20,8 +20,6 @@ from publishing.servers import Meta, serving
 
 AT = datetime(2026, 6, 1, 10, 0, tzinfo=UTC)
 POST = {"caption": "Plums", "assets": [{"url": "https://example.org/plums.jpg"}], "ig_first_comment": "First!"}
-PROGRAM = Path(__file__).with_name("publish_apart.py")
-HERE = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1])}
 
 
 @pytest.fixture
@@ -45,10 +43,7 @@ def room(db_url: str, clock: ManualClock, meta: Meta) -> Iterator[Publishing]:
 
 def apart(url: str, step: str, graph: str) -> int:
     """Publish what is ready, in a process of its own. Returns how it ended."""
-    command = [sys.executable, str(PROGRAM), "die", url, AT.isoformat(), step, graph]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=HERE)
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-    return ended.returncode
+    return nursery.ended(program.die, url, AT.isoformat(), step, graph)
 
 
 @pytest.mark.parametrize("step", BEHIND)
@@ -89,11 +84,16 @@ def test_a_limit_of_one_holds_across_processes(db_url: str, tmp_path: Path) -> N
     ids = [room.enqueue("slow", {"caption": str(n)}).job.id for n in range(30)]
     app.queues.set("slow", limit=1)
     journal.touch()
-    command = [sys.executable, str(PROGRAM), "serve", db_url, str(journal)]
-    workers = [subprocess.Popen(command, env=HERE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    workers = [
+        threading.Thread(target=lambda: codes.append(nursery.ended(program.serve, db_url, str(journal))))
+        for _ in range(2)
+    ]
+    codes: list[int] = []
     for worker in workers:
-        _, said = worker.communicate(timeout=90)
-        assert worker.returncode == 0, said
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert codes == [0, 0]
     lines = [line for line in journal.read_text().splitlines() if line != "ready"]
     pairs = list(zip(lines[::2], lines[1::2], strict=True))
     assert all(begin.replace("begin", "end") == end for begin, end in pairs)  # never two at once

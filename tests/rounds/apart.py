@@ -1,4 +1,4 @@
-"""A process that opens what is due, and dies at one step of it: ``python apart.py URL INSTANT STEP``.
+"""A process that opens what is due, and dies at one step of it.
 
 The steps are put around Duly's own functions from outside.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -55,7 +54,3 @@ def main(url: str, instant: str, step: str) -> None:
     elif step == "commit":
         event.listen(app.db.engine, "commit", die)
     rounds.open()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+import nursery
 from duly import Duly
 from duly.rounds import Rounds, Status
 from duly.testing import ManualClock, drain, enqueued
+from rounds import apart as program
 from rounds.apart import STEPS
 from rounds.hands import Ear, ready, utc
 from soaking import sqlite_first
@@ -23,10 +22,7 @@ AT = "2026-06-01T18:02:00+00:00"
 
 def apart(url: str, step: str) -> int:
     """Open what is due, in a process of its own. Returns how it ended."""
-    program = Path(__file__).with_name("apart.py")
-    ended = subprocess.run([sys.executable, program, url, AT, step], capture_output=True, text=True, timeout=60)
-    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-    return ended.returncode
+    return nursery.ended(program.main, url, AT, step)
 
 
 @pytest.mark.parametrize("step", STEPS)
