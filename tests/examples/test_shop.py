@@ -384,7 +384,7 @@ def test_a_stopped_run_ends_well_and_the_next_one_does_the_rest(tmp_path: Path) 
         assert started.alive == {}
     assert len(invoices(folder)) < 60, "the signal came too late to show anything"
     run(tmp_path, *arguments, "--latency", "0")
-    check_once_each(folder, range(1, 121))
+    check_once_each(folder, range(1, 61))
 
 
 @pytest.mark.parametrize(
