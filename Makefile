@@ -15,7 +15,7 @@ DEV := $(VENV)/dev.stamp
 EXAMPLE := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/examples.stamp)
 
 .DEFAULT_GOAL := help
-.PHONY: help run newsletter test soak lint bench docs screenshots clean
+.PHONY: help run newsletter test soak matrix coverage mutants lint bench docs screenshots clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,16 @@ test: $(DEV) ## run the tests on real databases (PYTEST_ARGS='-k lease', WORKERS
 
 soak: $(DEV) ## run what needs time: every kill, large seeds, whole stories on each database (SEEDS=100)
 	DULY_SEEDS=$(SEEDS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'soak or hypothesis' $(PYTEST_ARGS)
+
+matrix: $(DEV) ## the core of the tests on every Python that is there, with each SQLAlchemy (ARGS=--help)
+	$(BIN)/python -m tools.matrix $(ARGS)
+
+# The report is made also where a test fails; the exit code is that of the tests.
+coverage: $(DEV) ## measure which branches the tests take, and name the ten files that lack most (PYTEST_ARGS, WORKERS)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal --timeout 600 $(PYTEST_ARGS); code=$$?; \
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --sort=cover >.coverage.txt && \
+	head -12 .coverage.txt && tail -2 .coverage.txt && echo "All files: .coverage.txt" && exit $$code
 
 lint: $(DEV) ## check style, types and the direction of imports
 	$(BIN)/ruff check

@@ -28,23 +28,45 @@ class Unavailable(Exception):
     """A contender that cannot run here; its row says why and the run goes on."""
 
 
+def interpreters(oldest: tuple[int, int], newest: tuple[int, int]) -> dict[tuple[int, int], str]:
+    """Version → a CPython of it that runs here: ours, one on the path or in the usual folders, or one that pyenv or uv keeps."""
+    found = {sys.version_info[:2]: sys.executable} if oldest <= sys.version_info[:2] <= newest else {}
+    home = Path.home()
+    kept = [
+        Path(os.environ.get("PYENV_ROOT", home / ".pyenv")) / "versions",
+        Path(
+            os.environ.get(
+                "UV_PYTHON_INSTALL_DIR", Path(os.environ.get("XDG_DATA_HOME", home / ".local/share")) / "uv/python"
+            )
+        ),
+    ]
+    for version in [(oldest[0], minor) for minor in range(oldest[1], newest[1] + 1)]:
+        name = "python{}.{}".format(*version)
+        candidates = [shutil.which(name), *(f"{folder}/{name}" for folder in ("/usr/bin", "/usr/local/bin"))]
+        candidates += [str(path) for folder in kept for path in sorted(folder.glob(f"*/bin/{name}"), reverse=True)]
+        runs = (one for one in candidates if one and version not in found and _is(one, version))
+        if (one := next(runs, None)) is not None:
+            found[version] = one
+    return found
+
+
+def _is(python: str, version: tuple[int, int]) -> bool:
+    """Does it run, and is it that version? A shim of pyenv is there whether or not it does."""
+    code = f"import sys, venv; sys.exit(sys.version_info[:2] != {version!r} or sys.implementation.name != 'cpython')"
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True, timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
 def interpreter(least: tuple[int, int] | None) -> str:
-    """A Python of at least that version: ours, one on the path that runs, or one that pyenv keeps."""
+    """A Python of at least that version: ours if it is, else the oldest that is there."""
     if least is None or sys.version_info >= least:
         return sys.executable
-    candidates = [
-        found for minor in range(least[1], least[1] + 3) if (found := shutil.which(f"python{least[0]}.{minor}"))
-    ]
-    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates += [str(p / "bin" / "python") for p in sorted(kept.glob(f"{least[0]}.*"))]
-    for python in candidates:
-        code = f"import sys; sys.exit(sys.version_info < {least!r})"
-        try:
-            if subprocess.run([python, "-c", code], capture_output=True, timeout=20).returncode == 0:
-                return python
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-    raise Unavailable("no Python {}.{} found".format(*least))
+    there = interpreters(least, (least[0], least[1] + 2))
+    if not there:
+        raise Unavailable("no Python {}.{} found".format(*least))
+    return there[min(there)]
 
 
 def python_for(peer: str) -> str:

@@ -55,6 +55,13 @@ def test_the_migrated_schema_is_the_one_the_code_describes(app: Duly) -> None:
     assert app.db.write(differences) == []
 
 
+def test_the_table_of_live_jobs_leaves_room_and_is_vacuumed_often_on_postgresql(pg_url: str) -> None:
+    """SQLAlchemy compares no storage parameters, and 2.0 cannot say those of a table."""
+    with psycopg.connect(pg_url) as connection:
+        [(found,)] = connection.execute("SELECT reloptions FROM pg_class WHERE relname = 'jobs'").fetchall()
+    assert sorted(found) == ["autovacuum_vacuum_cost_delay=0", "autovacuum_vacuum_scale_factor=0.02", "fillfactor=70"]
+
+
 def test_the_code_is_written_for_the_newest_revision() -> None:
     script = ScriptDirectory.from_config(migrate._config())
     assert script.get_current_head() == migrate.HEAD

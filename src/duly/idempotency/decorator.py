@@ -36,7 +36,7 @@ from duly.idempotency.telling import Teller
 from duly.idempotency.twins import warn_of_twin
 from duly.jobs.run import is_unawaited
 from duly.jobs.task import Task, injected_parameters
-from duly.kernel.binding import instance_parameter, is_async
+from duly.kernel.binding import instance_parameter, is_async, signature_of
 from duly.kernel.canonical import canonical_task_key
 from duly.kernel.duration import Duration
 from duly.kernel.errors import (
@@ -224,7 +224,7 @@ def _ignored(fn: Callable[..., Any], given: Collection[str]) -> frozenset[str]:
     """The parameters that are left out of the key. Raises InvalidArgument naming one that is none."""
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise InvalidArgument("ignore", f"is {given!r}.", "Give a list of names of parameters.")
-    parameters = inspect.signature(unbound(fn)[0]).parameters
+    parameters = signature_of(unbound(fn)[0]).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         for name in given:
             if name not in parameters:
@@ -250,7 +250,7 @@ def _checked(fn: Any, named: bool) -> None:
     if not named and getattr(inner, "__name__", "") == "<lambda>":
         raise InvalidArgument("name", "is needed: one lambda is called like the next.", "Give name=, or use def.")
     try:
-        inspect.signature(inner)
+        signature_of(inner)
     except (TypeError, ValueError):
         raise InvalidArgument(
             "idempotent_task",
@@ -258,7 +258,7 @@ def _checked(fn: Any, named: bool) -> None:
             "Call it in a function of your own, and decorate that.",
         ) from None
     try:
-        inspect.signature(fn)
+        signature_of(fn)
     except ValueError:
         raise InvalidArgument(
             "idempotent_task",
@@ -583,11 +583,11 @@ class _Body:
         self.fn, self.options = fn, options
         #: The function within partials, and what these bind: it is part of each call.
         inner, self._bound_args, self._bound_kwargs = unbound(fn)
-        self._signature = inspect.signature(inner)
+        self._signature = signature_of(inner)
         instance = instance_parameter(inner)
         #: Not part of the key: what a worker fills in, and what a method belongs to (T004-l).
         self._hidden = {*injected_parameters(inner), *([] if instance is None else [instance])}
-        self._first = next(iter(inspect.signature(fn).parameters), None)
+        self._first = next(iter(signature_of(fn).parameters), None)
         #: The parameter that is given a session whose commit is the effect's, be it a worker or a caller who gives it.
         sessions = session_parameters(inner)
         self._session = next(iter(sessions), None)
@@ -614,9 +614,9 @@ class _Body:
         """The function's defaults that the key function takes and the call leaves out."""
         try:
             assert self.options.key is not None
-            taken = inspect.signature(self.options.key)
+            taken = signature_of(self.options.key)
             given = taken.bind_partial(*args, **kwargs).arguments
-            call = inspect.signature(self.fn).bind(*args, **kwargs)
+            call = signature_of(self.fn).bind(*args, **kwargs)
         except (TypeError, ValueError):
             return {}
         call.apply_defaults()
@@ -663,7 +663,7 @@ def session_parameters(fn: Callable[..., Any]) -> list[str]:
     except (NameError, TypeError):
         hints = {}
     found = [name for name, what in injected_parameters(fn).items() if what.endswith("session")]
-    for p in inspect.signature(fn).parameters.values():
+    for p in signature_of(fn).parameters.values():
         kind = hints.get(p.name)
         plain = p.name == "session" and kind is None and p.default is None
         if p.name not in found and (plain or any(map(_is_session, (kind, *get_args(kind))))):
@@ -683,7 +683,7 @@ def _wrapped(fn: Callable[..., Any], options: Options) -> Callable[..., Any]:
         import duly.idempotency.taken  # noqa: F401 (it hears which sessions begin from now on)
     made = _around(body)
     # Celery checks the arguments of a call against this, and looks through no wrapper
-    made.__signature__ = inspect.signature(fn)  # type: ignore[attr-defined]
+    made.__signature__ = signature_of(fn)  # type: ignore[attr-defined]
     made.idempotency_key = lambda *args, **kwargs: body.key(args, kwargs)[0]  # type: ignore[attr-defined]
     return made
 

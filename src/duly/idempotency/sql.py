@@ -154,7 +154,7 @@ class SqlStore(Store):
         if wanted.older_than is not None:
             query = query.where(t.c.seen_at <= now - wanted.older_than)
         if cursor is not None:
-            query = query.where(tuple_(t.c.tenant, t.c.key) > tuple_(*_place(cursor)))
+            query = query.where(tuple_(t.c.tenant, t.c.key) > tuple_(*map(literal, _place(cursor))))
         found = [r for row in self._reading(lambda c: c.execute(query).all()) if (r := _of(row)) is not None]
         if len(found) <= limit:
             return found, None

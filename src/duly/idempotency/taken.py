@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from duly.idempotency.surroundings import caller
 from duly.storage.joined import is_aborted, is_autocommit
+from duly.storage.older import connections_of
 
 #: The bodies that are running here, from the outermost to the innermost.
 _bodies: contextvars.ContextVar[tuple[Taken, ...]] = contextvars.ContextVar("duly_idempotency_bodies", default=())
@@ -111,7 +112,7 @@ def _holder(connection: Connection) -> Session | Connection:
     known = _session_of.get(connection)
     session = None if known is None else known()
     root = None if session is None else session.get_transaction()
-    return session if session is not None and root is not None and connection in root.connections else connection
+    return session if session is not None and root is not None and connection in connections_of(root) else connection
 
 
 def _unflushed(session: Session) -> dict[int, Any]:

@@ -42,6 +42,7 @@ from duly.idempotency.telling import Teller
 from duly.kernel.errors import brief
 from duly.storage.joined import End as SessionEnd
 from duly.storage.joined import innermost, is_aborted, is_autocommit, is_begun
+from duly.storage.older import binds_of, connections_of
 from duly.storage.session_end import beside, orm_session, when_over
 
 #: Levels of isolation at which a change that was committed beside the transaction can be changed in there.
@@ -134,7 +135,7 @@ class Together:
         """Have what the body left written, where a commit of the session need not come. Is it durable already?"""
         auto = any(map(is_autocommit, self._connections()))
         sound = self.session.is_active and not any(map(is_aborted, self._connections()))
-        if sound and (auto or isinstance(self.session.bind, Connection) or self.session.binds):
+        if sound and (auto or isinstance(self.session.bind, Connection) or binds_of(self.session)):
             self.session.flush()
             auto = any(map(is_autocommit, self._connections()))
         return auto
@@ -185,9 +186,9 @@ class Together:
     def _connections(self) -> list[Connection]:
         """What the session has taken, or will join: sound ones."""
         root = self.session.get_transaction()
-        taken: Any = () if root is None else root.connections
+        taken: Any = () if root is None else connections_of(root)
         if not taken:
-            taken = [b for b in (self.session.bind, *self.session.binds.values()) if isinstance(b, Connection)]
+            taken = [b for b in (self.session.bind, *binds_of(self.session)) if isinstance(b, Connection)]
         return [c for c in taken if not c.closed and not c.invalidated]
 
     def _keeps_file(self, connection: Connection) -> bool:
@@ -203,7 +204,7 @@ class Together:
         root = self.session.get_transaction()
         if root is None:
             return connection
-        bind = connection.engine if connection in root.connections else connection
+        bind = connection.engine if connection in connections_of(root) else connection
         return self.session.connection(bind_arguments={"bind": bind})
 
     def _carrier(self, watch: _Watch) -> Connection | None:
@@ -212,13 +213,13 @@ class Together:
         root = session.get_transaction()
         if root is None or watch.began is None or not session.is_active or not isinstance(store, SqlStore):
             return None
-        if session.binds or type(session).get_bind is not Session.get_bind or len(root.connections) > 1:
+        if binds_of(session) or type(session).get_bind is not Session.get_bind or len(connections_of(root)) > 1:
             return None  # what is still to be flushed may go elsewhere
         if (session.get_nested_transaction() or root) is not watch.began():
             return None
         try:
             connection = session.connection()
-            if set(root.connections) != {connection} or not store.shares(connection):
+            if set(connections_of(root)) != {connection} or not store.shares(connection):
                 return None
         except Exception:
             return None  # it leads elsewhere, or nowhere
@@ -286,7 +287,7 @@ class _Watch:
                 begun = session.get_nested_transaction() or session.get_transaction()
                 assert begun is not None
                 self.began = weakref.ref(begun)
-                self.places = {c: innermost(c) for c in begun.connections}
+                self.places = {c: innermost(c) for c in connections_of(begun)}
             when_over(session, _over, self)
 
     def leave(self) -> None:

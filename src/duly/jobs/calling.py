@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from duly.jobs.forgotten import all_awaited
 from duly.jobs.loops import Threads
 from duly.jobs.task import injected_parameters
+from duly.kernel.binding import is_async
 from duly.storage.database import Database
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ async def called(fn: Callable[[], Any], of: Callable[..., Any] | None, timeout: 
 
 
 async def _called(fn: Callable[[], Any], of: Callable[..., Any] | None, timeout: float | None) -> Any:
-    if asyncio.iscoroutinefunction(of) or asyncio.iscoroutinefunction(getattr(of, "__call__", None)):  # noqa: B004
+    if of is not None and is_async(of):
         async with asyncio.timeout(timeout):
             return await fn()
     answer = await on_a_thread(fn)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, 
 
 import orjson
 
+from duly.kernel.binding import signature_of
 from duly.kernel.errors import InvalidArgument, InvalidPayload
 from duly.kernel.payload import check_size, check_value, examine
 
@@ -59,7 +60,7 @@ class Codec:
 
     def __init__(self, fn: Callable[..., Any], name: str, injected: Mapping[str, Any], what: str = "task") -> None:
         self.task, self.owner = name, f"{what} {name}"
-        self.signature = inspect.signature(fn)
+        self.signature = signature_of(fn)
         try:
             hints = get_type_hints(fn, include_extras=True)
         except NameError as error:

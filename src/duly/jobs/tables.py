@@ -96,14 +96,9 @@ jobs = Table(
     Column("lease_until", Instant),
     CheckConstraint(LIFECYCLE.check("status", LIVE), name="status"),
     CheckConstraint("(status = 'running') = (lease_token IS NOT NULL)", name="lease"),
-    info=ddl(
-        sqlite_autoincrement=True,
-        postgresql_with={
-            "fillfactor": "70",
-            "autovacuum_vacuum_scale_factor": "0.02",
-            "autovacuum_vacuum_cost_delay": "0",
-        },
-    ),
+    #: Room in each page, and vacuum that comes often (``ALTER TABLE jobs SET``), are the matter of migration 0001 alone:
+    #: SQLAlchemy knows storage parameters of a table from 2.1 on.
+    info=ddl(sqlite_autoincrement=True),
 )
 #: What the partial indexes are of, word for word: said so, a query that counts need not look at the rows themselves.
 READY, DUE, RUNNING = (

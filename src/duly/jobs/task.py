@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Union, g
 from duly.jobs.codec import Codec
 from duly.jobs.job import Enqueued, Job
 from duly.kernel.backoff import Backoff
-from duly.kernel.binding import is_async
+from duly.kernel.binding import is_async, signature_of
 from duly.kernel.duration import Duration
 from duly.kernel.errors import InvalidArgument
 from duly.kernel.payload import check_name, check_whole, read_seconds
@@ -297,7 +297,7 @@ def injected_parameters(fn: Callable[..., Any]) -> dict[str, str]:
         hints = get_type_hints(fn)
     except (NameError, TypeError):  # TypeError: a partial, or an object that can be called
         hints = {}
-    for p in inspect.signature(fn).parameters.values():
+    for p in signature_of(fn).parameters.values():
         kind = hints.get(p.name)
         if get_origin(kind) in (
             Union,

@@ -17,7 +17,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from inspect import signature
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -42,6 +41,7 @@ from pydantic_core import (
 )
 
 from duly.jobs.likeness import compare, differs
+from duly.kernel.binding import signature_of
 from duly.kernel.errors import InvalidArgument, InvalidPayload
 from duly.kernel.payload import check_size, check_value, examine, has_long_number
 
@@ -292,7 +292,7 @@ def _is_plain_dataclass(kind: type) -> bool:
         and not hasattr(kind, "__post_init__")
         and getattr(getattr(kind.__init__, "__code__", None), "co_filename", "") == "<string>"
         and all(f.init and isinstance(f.default, Hashable) for f in dataclasses.fields(kind))
-        and signature(kind).parameters.keys() == {f.name for f in dataclasses.fields(kind)}
+        and signature_of(kind).parameters.keys() == {f.name for f in dataclasses.fields(kind)}
     )
 
 

@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from types import FunctionType
 from typing import Any, NoReturn
 
 from duly.kernel.errors import InvalidArgument
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """What a function takes, also where an annotation names what is not there yet, or is imported for type checkers only.
+
+    From Python 3.14 on annotations are evaluated when they are read, so that reading a signature would raise NameError.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
 
 
 def bind_call(
@@ -105,7 +118,7 @@ def instance_parameter(function: Callable[..., Any]) -> str | None:
     """
     if not isinstance(function, FunctionType):
         return None
-    first = next(iter(inspect.signature(function).parameters), None)
+    first = next(iter(signature_of(function).parameters), None)
     around = function.__qualname__.rpartition(".")[0]
     in_a_class = around != "" and not around.endswith("<locals>")
     return first if first == "self" or (first == "cls" and in_a_class) else None
@@ -122,7 +135,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
     """The parameters that a caller fills in."""
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except (TypeError, ValueError) as error:
         raise InvalidArgument("signature", "cannot be read from this object.", "Give an inspect.Signature.") from error
     if instance_parameter(function) is None:

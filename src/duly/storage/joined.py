@@ -89,10 +89,9 @@ def is_autocommit(connection: Connection) -> bool:
     if connection.dialect.name == "sqlite":
         driver = connection.connection.driver_connection
         return getattr(driver, "autocommit", -1) is True or getattr(driver, "isolation_level", "") is None
-    try:
-        return connection.dialect.detect_autocommit_setting(connection.connection.dbapi_connection)  # type: ignore[arg-type]
-    except NotImplementedError:
-        return connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
+    # each driver for PostgreSQL has it, and each adapter of an asynchronous one (SQLAlchemy's own question for it came with 2.1)
+    told = getattr(connection.connection.dbapi_connection, "autocommit", None)
+    return bool(told) if told is not None else connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT"
 
 
 def is_begun(connection: Connection) -> bool:

@@ -4,7 +4,7 @@
 ``tell([item, …], "committed")`` is called, with everything that waits for it in the order in which it came; when it was rolled
 back, or a savepoint that was open at that moment was, ``tell([item, …], "lost")`` is.
 
-How it is known (SQLAlchemy 2.1, measured; the session has one object per transaction and per savepoint):
+How it is known (SQLAlchemy 2.0 and 2.1, measured; the session has one object per transaction and per savepoint):
 
 * An item belongs to the innermost transaction that is open when it comes.
 * ``after_commit`` comes for the transaction, and for every savepoint that is released. It only marks.
@@ -42,6 +42,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from duly.kernel.errors import InvalidArgument, UnsafeSession
 from duly.storage.joined import End, innermost, is_aborted, is_begun, when_ended
+from duly.storage.older import await_, binds_of, connections_of
 from duly.storage.sqlite import undo_refused_commit
 
 #: Who hears of an end: what waited, in order, and how it ended.
@@ -101,7 +102,7 @@ def check_savepoints(session: Session) -> None:
     root = session.get_transaction()
     if root is None or session.get_nested_transaction() is None:
         return
-    for connection in root.connections:
+    for connection in connections_of(root):
         is_in = _may_be_loose(connection) and connection.get_nested_transaction() is not None
         if is_in and connection.get_transaction() not in _sound:
             raise UnsafeSession(
@@ -173,10 +174,10 @@ def when_over(session: Session, tell: Tell, item: Any) -> None:
             raise InvalidArgument("session", "is in no transaction, and begins none by itself.", "Begin one first.")
         root = session.begin()
     _level(session.get_nested_transaction() or root).waiting.append(waiting)
-    for connection in root.connections:
+    for connection in connections_of(root):
         _await(connection)
-    if root.connections:
-        _level(root).begun = tuple(connection for connection in root.connections if is_begun(connection))
+    if taken := connections_of(root):
+        _level(root).begun = tuple(connection for connection in taken if is_begun(connection))
 
 
 def count_waiting() -> int:
@@ -199,7 +200,7 @@ def _before_commit(session: Session) -> None:
         return
     awaited = _is_awaited(session, root)
     # somebody may come only now, from a listener of the commit
-    aborted = any(is_aborted(connection, ask=awaited) for connection in root.connections)
+    aborted = any(is_aborted(connection, ask=awaited) for connection in connections_of(root))
     if awaited or aborted:
         level = _level(root)
         level.aborted = aborted or not all(map(is_begun, level.begun))
@@ -229,15 +230,16 @@ def _after_commit(session: Session) -> None:
 def _joined(session: Session, root: SessionTransaction) -> tuple[Connection, ...]:
     """The connections that are still in a transaction after the session has committed its own."""
     # A session that has executed nothing has taken no connection yet; then it is the one it would have taken.
-    bound = root.connections or _given(session)
+    bound = connections_of(root) or _given(session)
     return tuple(connection for connection in bound if connection.in_transaction())
 
 
 def _given(session: Session) -> set[Connection]:
     """The connections that the session was given."""
-    if isinstance(session.bind, Engine) and not session.binds:
+    others = binds_of(session)
+    if isinstance(session.bind, Engine) and not others:
         return set()
-    return {bind for bind in (session.bind, *session.binds.values()) if isinstance(bind, Connection)}
+    return {bind for bind in (session.bind, *others) if isinstance(bind, Connection)}
 
 
 def _goes_on(connection: Connection, place: Transaction | None) -> bool:
@@ -306,7 +308,7 @@ def beside(fn: Callable[[], None]) -> None:
     coroutine, which can only let go when the loop goes on, would keep both waiting until one gives up.
     """
     if "greenlet" in sys.modules:  # no AsyncSession without it
-        from sqlalchemy.util.concurrency import await_, in_greenlet
+        from sqlalchemy.util.concurrency import in_greenlet
 
         if in_greenlet():
             await_(_beside(fn))

@@ -14,6 +14,7 @@ import orjson
 from duly.jobs.codec import Arguments, Codec
 from duly.jobs.job import Enqueued
 from duly.jobs.task import Options, _options
+from duly.kernel.binding import signature_of
 from duly.kernel.errors import InvalidArgument, InvalidPayload
 from duly.kernel.payload import check_name, check_whole
 from duly.workflows import ENGINE_RUN
@@ -56,7 +57,7 @@ class Workflow:
             )
         if not inspect.iscoroutinefunction(self.fn):
             raise InvalidArgument(f"workflow {self.name}", "is not an async function.", "Define it with `async def`.")
-        parameters = list(inspect.signature(self.fn).parameters.values())
+        parameters = list(signature_of(self.fn).parameters.values())
         if not parameters or parameters[0].kind not in (
             inspect.Parameter.POSITIONAL_ONLY,
             inspect.Parameter.POSITIONAL_OR_KEYWORD,

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from duly.kernel.binding import signature_of
 from duly.kernel.errors import InvalidArgument
 from duly.publishing.connectors.base import Connector
 
@@ -56,7 +57,7 @@ def make(name: str, options: Mapping[str, Any] | None = None, **given: Any) -> C
     ``enqueue``, ``beside``); a connector gets those that it takes and that the options do not name. Raises InvalidArgument.
     """
     kind, chosen = find(name), dict(options or {})
-    takes = inspect.signature(kind).parameters
+    takes = signature_of(kind).parameters
     if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         strange = sorted(set(chosen) - set(takes))
         if strange:

@@ -120,11 +120,6 @@ def upgrade() -> None:
         sa.CheckConstraint("(status = 'running') = (lease_token IS NOT NULL)", name=op.f("ck_jobs_lease")),
         sa.CheckConstraint("status IN ('queued', 'running')", name=op.f("ck_jobs_status")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
-        postgresql_with={
-            "fillfactor": "70",
-            "autovacuum_vacuum_scale_factor": "0.02",
-            "autovacuum_vacuum_cost_delay": "0",
-        },
         sqlite_autoincrement=True,
     )
     op.create_index(
@@ -280,6 +275,9 @@ def upgrade() -> None:
                     f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
                 )
     else:
+        op.execute(
+            "ALTER TABLE jobs SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)"
+        )
         op.execute(
             "CREATE FUNCTION duly_append_only() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
