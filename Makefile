@@ -41,10 +41,13 @@ matrix: $(DEV) ## the core of the tests on every Python that is there, with each
 
 # The report is made also where a test fails; the exit code is that of the tests.
 coverage: $(DEV) ## measure which branches the tests take, and name the ten files that lack most (PYTEST_ARGS, WORKERS)
-	$(BIN)/python -m coverage erase
+	@rm -rf .coverage && mkdir .coverage
 	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal --timeout 600 $(PYTEST_ARGS); code=$$?; \
-	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --sort=cover >.coverage.txt && \
-	head -12 .coverage.txt && tail -2 .coverage.txt && echo "All files: .coverage.txt" && exit $$code
+	$(BIN)/python -m coverage combine --quiet && $(BIN)/python -m coverage report --sort=cover >.coverage/report.txt && \
+	head -12 .coverage/report.txt && grep TOTAL .coverage/report.txt && echo "All files: .coverage/report.txt" && exit $$code
+
+mutants: $(DEV) ## break what decides in every way, and name what no test notices (ARGS=src/duly/jobs/settle.py)
+	$(BIN)/python -m tools.mutants $(ARGS)
 
 lint: $(DEV) ## check style, types and the direction of imports
 	$(BIN)/ruff check
@@ -65,7 +68,7 @@ screenshots: $(DEV) ## take the pictures of docs/screenshots (needs chromium and
 	DULY_SCREENSHOTS=1 $(BIN)/python -m pytest tests/web/dashboard/test_browser.py -k 'in_order or phone'
 
 clean: ## remove caches and build results; the virtualenv stays
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage .mutants
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # `venv` does nothing to an environment that is there, and repairs one that was left half-made.

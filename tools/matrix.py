@@ -49,6 +49,11 @@ def promised(project: str) -> tuple[list[tuple[int, int]], str]:
     return [(int(major), int(minor)) for major, minor in versions], oldest
 
 
+def _version(said: str) -> tuple[int, int]:
+    major, minor = said.split(".")
+    return int(major), int(minor)
+
+
 def _after(version: tuple[int, int]) -> tuple[int, int]:
     """The one that is not promised yet is tried where it is."""
     return version[0], version[1] + 1
@@ -126,7 +131,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("pytest", nargs="*", help=f"after --, for pytest instead of the core: {' '.join(CORE)}")
     asked = parser.parse_args(given)
 
-    wanted = [tuple(map(int, one.split("."))) for one in asked.python or []] or [*versions, _after(versions[-1])]
+    wanted = [_version(one) for one in asked.python or []] or [*versions, _after(versions[-1])]
     there = interpreters(min(wanted), max(wanted))
     missing = [".".join(map(str, one)) for one in wanted if one not in there]
     lines = asked.sqlalchemy or LINES
