@@ -1,4 +1,4 @@
-"""What SQLAlchemy says by a public name only in its newer releases, asked for in one way on all that are supported (ADR 0057).
+"""What SQLAlchemy says by a public name only in its newer releases, asked for in one way on all that are supported (ADR 0055).
 
 ``SessionTransaction.connections`` and ``Session.binds`` came with 2.1.7, and ``await_`` is the name from 2.1 on of what was ``await_only``. The
 attributes that stand in for them are those of 2.0, which gets no more than repairs, and of the first releases of 2.1.
