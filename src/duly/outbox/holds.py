@@ -183,6 +183,12 @@ class Holds:
                 if hold.destination not in self._places:
                     self._places[hold.destination] = _Place(hold)
 
+    @property
+    def held(self) -> dict[str, Hold]:
+        """The destinations that are held now."""
+        with self._lock:
+            return {name: place.hold for name, place in self._places.items() if place.hold is not None}
+
 
 def word_of(problem: BaseException) -> str:
     """Return an error in a word that holds no data: what its transport said, or the type of what is behind it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Security
@@ -27,6 +28,8 @@ from duly.web.publishing import ACTING, router
 
 #: The shortest token of the setting web_token, in characters.
 SHORTEST = 16
+#: Says in the description that routes take a token; ``Gate`` looks at it.
+BEARER = (Security(HTTPBearer(auto_error=False)),)
 
 
 def create(
@@ -43,14 +46,13 @@ def create(
         raise InvalidArgument("web_token", f"is not a token of at least {SHORTEST} printable ASCII characters.", "Make one with `openssl rand -hex 32`.")  # fmt: skip
     accounts = Accounts(app)
     made = FastAPI(title="Duly", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
-    bearer = [Security(HTTPBearer(auto_error=False))]
     acts = BulkActs(app, accounts)
-    made.include_router(bulk.routes(app, acts), dependencies=bearer)  # before /jobs/{id}
+    made.include_router(bulk.routes(app, acts), dependencies=BEARER)  # before /jobs/{id}
     for routes in ROUTERS:
-        made.include_router(routes(app), dependencies=bearer)
+        made.include_router(routes(app), dependencies=BEARER)
     published = tenant or app.settings.tenant
     made.include_router(
-        router(app, tenant=tenant), dependencies=[*bearer, Depends(_publishes(published))], responses=documented(401, 403, 413)
+        router(app, tenant=tenant), dependencies=[*BEARER, Depends(_publishes(published))], responses=documented(401, 403, 413)
     )  # fmt: skip
     mount(made, app, accounts, acts)
     made.add_exception_handler(HTTPException, _told)
@@ -60,6 +62,7 @@ def create(
     return made
 
 
+@cache
 def _publishes(tenant: str) -> Callable[[Request], Awaitable[Identity]]:
     """Publications of one tenant are shown here: to who sees that one."""
 

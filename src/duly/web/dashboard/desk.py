@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -71,20 +72,27 @@ NAVIGATION = (
 )  # fmt: skip
 
 
+@cache
+def _environment() -> jinja2.Environment:
+    """What the templates share, whatever the application: each is compiled once in a process."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("duly.web.dashboard"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.globals.update(
+        state=words.state, kind=words.kind_of, moment=words.when, mark=words.mark, when=words.when, ago=words.ago, countdown=words.countdown, exactly=words.exactly, span=words.span, between=words.between, count=words.count, depth=words.depth,
+        plural=words.plural, document=words.document, line=words.line, problem_of=words.problem_of, sparkline=words.sparkline,
+        version=__version__, csrf_field=CSRF_FIELD, query=query, relative=words.relative,
+    )  # fmt: skip
+    return made
+
+
 class Desk:
     """The dashboard of an application."""
 
     def __init__(self, app: Duly, accounts: Accounts, bulk: BulkActs) -> None:
         self.app, self.accounts, self.bulk = app, accounts, bulk
-        self.env = jinja2.Environment(
-            loader=jinja2.PackageLoader("duly.web.dashboard"), autoescape=True, undefined=jinja2.StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
-        self.env.globals.update(
-            state=words.state, kind=words.kind_of, moment=words.when, mark=words.mark, when=words.when, ago=words.ago, countdown=words.countdown, exactly=words.exactly, span=words.span, between=words.between, count=words.count, depth=words.depth,
-            plural=words.plural, document=words.document, line=words.line, problem_of=words.problem_of, sparkline=words.sparkline,
-            version=__version__, csrf_field=CSRF_FIELD, query=query, relative=words.relative,
-        )  # fmt: skip
+        self.env = _environment()
         self._kept: dict[Hashable, tuple[float, Any]] = {}
 
     # ------------------------------------------------------------------ showing
