@@ -1,6 +1,6 @@
 """Processes without the wait: forked from one that has imported everything and done nothing.
 
-In the flow: ``crash/scene.py`` (workers and relays that are killed) and ``integrations/celery_scene.py`` (Celery workers). One such process for each process
+In the flow: ``crash/scene.py`` (workers and relays that are killed) and ``integrations/`` (Celery workers, programs of Django). One such process for each process
 of tests, started when the first of them is wanted. Refuses to know: what is done in them.
 """
 
@@ -23,6 +23,8 @@ _PRELOAD = [
     "workflows.document_program", "crash.publish_apart", "rounds.apart", "duly.storage.sqlite", "duly.storage.postgres", "sqlalchemy.dialects.sqlite.pysqlite",
     "sqlalchemy.dialects.sqlite.aiosqlite", "sqlalchemy.dialects.postgresql.psycopg", "sqlalchemy.ext.asyncio", "duly.jobs.worker",
     "duly.jobs.processes", "duly.schedules.door", "duly.rounds", "duly.mail.mail", "duly.publishing", "duly.workflows", "duly.outbox.relay",
+    "django.core.management.commands.migrate", "django.db.backends.sqlite3.base", "django.db.backends.postgresql.base", "django.test", "duly.cli.main",
+    "duly.storage.migrate", "integrations.django_scene",
 ]  # fmt: skip
 
 

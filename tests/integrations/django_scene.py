@@ -1,7 +1,8 @@
 """A Django project in a folder of the test's own, and programs that run in it.
 
-Django is set up once in a process and never again, so everything happens in processes of its own. What a program says with ``tell`` comes
-back as values.
+Django is set up once in a process and never again, so everything happens in processes of its own: forked from one that has imported Django
+and set up nothing (`nursery.py`), but for the commands that tests of the command line ask for, which are started as people start them.
+What a program says with ``tell`` comes back as values.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from sqlalchemy.engine import make_url
 
+import nursery
 from duly import Duly
 
 SETTINGS = """
@@ -165,6 +167,13 @@ def jobs(**filters):
     return sorted(job.id for job in app.jobs.find(1000, **filters))
 """
 
+MANAGE = """
+import os, sys
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+from django.core.management import execute_from_command_line
+execute_from_command_line(sys.argv)
+"""
+
 
 class Project:
     """A project with one app, ``shop``."""
@@ -177,10 +186,7 @@ class Project:
             ("__init__", ""), ("models", MODELS), ("tasks", TASKS_MODULE), ("urls", URLS), ("later", DJANGO_TASKS),
         ):  # fmt: skip
             (shop / f"{name}.py").write_text(text)
-        (folder / "manage.py").write_text(
-            "import os, sys\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'settings')\n"
-            "from django.core.management import execute_from_command_line\nexecute_from_command_line(sys.argv)\n"
-        )
+        (folder / "manage.py").write_text(MANAGE)
         self.configure(**settings)
 
     def configure(
@@ -222,19 +228,46 @@ class Project:
         assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
+    def _fork(self, arguments: list[str], text: str, code: int = 0) -> str:
+        """Run a program with these arguments in a process that need not import Django first."""
+        nursery.start()
+        said = self.folder / "said.txt"
+        process = nursery.CONTEXT.Process(
+            target=_begin, args=(str(self.folder), self._environment(), str(said), arguments, text)
+        )
+        process.start()
+        process.join(100)
+        try:
+            assert process.exitcode == code, f"{process.exitcode}\n{said.read_text()}"
+        finally:
+            process.kill()
+        return said.read_text()
+
     def migrate(self) -> str:
-        return self.manage("migrate", "--run-syncdb")
+        return self._fork(["manage.py", "migrate", "--run-syncdb"], MANAGE)
 
     def program(self, text: str) -> list[Any]:
         """Run a program in the project. What each ``tell(…)`` said, one value bare, several as a list."""
-        said = self._run([sys.executable, "-c", HEAD + text])
+        said = self._fork(["-c"], HEAD + text)
         told = [json.loads(line[5:]) for line in said.splitlines() if line.startswith("TOLD ")]
         return [values[0] if len(values) == 1 else values for values in told]
 
     def work(self, code: int = 0) -> str:
         """A worker that ends when nothing is left to run; with 1 when jobs have failed."""
-        return self.manage("duly", "worker", "--until-idle", "--patience", "30", code=code)
+        return self._fork(["manage.py", "duly", "worker", "--until-idle", "--patience", "30"], MANAGE, code)
 
     def app(self) -> Duly:
         """Duly on the same database, without Django."""
         return Duly(self.url)
+
+
+def _begin(folder: str, environment: dict[str, str], said: str, arguments: list[str], text: str) -> None:
+    """Be what ``python -c`` or ``python manage.py`` is, in a process that was forked."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv, sys.path[:0] = arguments, [folder]
+    out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    exec(compile(text, arguments[0], "exec"), {"__name__": "__main__"})
