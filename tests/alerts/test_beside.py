@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import fronts
 from alerts.hands import MakeWorld, World
 from contract.hands import wait_until
 from duly.monitoring.alerts import readings
@@ -23,6 +24,9 @@ from duly.monitoring.alerts.beside import AlertMetrics, Beside, Judge
 from duly.monitoring.alerts.beside import health as health_of
 from duly.monitoring.http import Monitor, serve
 from duly.monitoring.metrics import Metrics
+
+#: The statements of alerts are judged on both kinds in test_readings.py and test_watch.py.
+db_url = fronts.db_url
 
 
 class FakeWorker:

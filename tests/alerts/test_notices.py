@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+import fronts
 from alerts.hands import MakeWorld, World
 from contract.hands import together
 from duly import InvalidArgument, Job
@@ -22,6 +23,8 @@ from duly.monitoring.alerts.notices import EMAIL, WEBHOOK, addresses
 from duly.testing import drain
 from outbox.endpoint import endpoint
 
+#: The statements of alerts are judged on both kinds in test_readings.py and test_watch.py.
+db_url = fronts.db_url
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
 

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
+import fronts
 from alerts.hands import NOON, World
 from duly.monitoring.alerts.readings import TICKS
 from duly.rounds.tables import groups, round_ticks, rounds
+
+db_url = fronts.db_url
 
 
 def group(world: World, active: bool = True) -> int:
@@ -49,6 +52,7 @@ def test_without_groups_nobody_expects_a_tick(world: World) -> None:
     assert world.judge() == []
 
 
+@fronts.on_both("this reading has a statement of its own")
 def test_an_hour_without_a_tick_is_fine_and_more_is_not(world: World) -> None:  # R000-20, T000-o
     group(world)
     for kind in TICKS:
@@ -87,6 +91,7 @@ def test_a_tick_that_never_ran_counts_from_the_first_group(world: World) -> None
     assert world.readings("rounds_idle") == dict.fromkeys(TICKS, 5400)
 
 
+@fronts.on_both("this reading has a statement of its own")
 def test_an_open_round_of_a_group_that_is_not_active_still_needs_its_ticks(world: World) -> None:  # T000-k
     ident = group(world, active=False)
     scheduled(world, ident, None, NOON)
@@ -112,6 +117,7 @@ def test_nine_groups_are_not_judged_and_skipped_ones_do_not_count(world: World) 
     assert ("raise", "rounds_failing", "close") in world.later(seconds=1)
 
 
+@fronts.on_both("this reading has a statement of its own")
 def test_failures_count_for_half_an_hour_and_for_each_tick_alone(world: World) -> None:  # T000-p
     tick(world, "open", done=0, failed=50, minutes=30)
     assert world.readings("rounds_failing") == {}
@@ -127,6 +133,7 @@ def test_five_minutes_late_are_fine_and_more_are_not(world: World, late: float, 
     assert (("raise", "rounds_late", "") in world.judge()) is is_late
 
 
+@fronts.on_both("this reading has a statement of its own")
 def test_a_round_that_is_due_and_not_open_is_late_too(world: World) -> None:
     ident = group(world)
     scheduled(world, ident, NOON, NOON)
@@ -154,6 +161,7 @@ def test_an_opening_in_time_clears_the_alert_when_the_late_one_is_half_an_hour_o
     assert world.later(minutes=1) == [("clear", "rounds_late", "")]
 
 
+@fronts.on_both("this reading has a statement of its own")
 def test_a_round_that_waits_for_its_time_is_nobodys_trouble(world: World) -> None:
     ident = group(world)
     scheduled(world, ident, world.ago(hours=-3), NOON)
