@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import fronts
 from cli.hands import SHOP, Run, Said
 from duly import Duly
 from duly.cli.main import cli
 
 _numbers = itertools.count(1)
+
+db_url = fronts.db_url
 
 
 @pytest.fixture
@@ -47,8 +51,15 @@ def run(folder: Path) -> Run:
 
 
 @pytest.fixture
+def ready(run: Run, folder: Path, migrated_file: Path) -> Run:
+    """The same beside a migrated ./duly.db."""
+    shutil.copyfile(migrated_file, folder / "duly.db")
+    return run
+
+
+@pytest.fixture
 def on(run: Run, db_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same on a migrated database: the test runs once on each kind."""
+    """The same on a migrated database."""
     monkeypatch.setenv("DULY_DATABASE_URL", db_url)
     return run
 

@@ -10,8 +10,10 @@ from sqlalchemy import text
 from cli.hands import Run
 from duly import DatabaseUnavailable, Duly
 from duly.cli import bench as module
+from fronts import on_both
 
 
+@on_both("it measures in a schema on one and in a file on the other")
 def test_a_database_is_measured_and_nothing_is_left(on: Run, app: Duly, db_url: str) -> None:
     before = places(app)
     said = on("bench", "--jobs", "600", "--commits", "20", "--json")
@@ -24,6 +26,7 @@ def test_a_database_is_measured_and_nothing_is_left(on: Run, app: Duly, db_url: 
     assert "run by one worker" in told.out
 
 
+@on_both("it measures in a schema on one and in a file on the other")
 def test_nothing_is_left_when_the_measure_fails(on: Run, app: Duly, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object) -> None:
         raise DatabaseUnavailable("the database went away")

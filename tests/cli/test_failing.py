@@ -69,9 +69,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("args", "names"), WRONG, ids=[" ".join(a)[:50] for a, _ in WRONG])
-def test_wrong_usage_ends_with_2_and_names_what_is_wrong(run: Run, args: list[str], names: str) -> None:
-    run("migrate")
-    said = run(*args)
+def test_wrong_usage_ends_with_2_and_names_what_is_wrong(ready: Run, args: list[str], names: str) -> None:
+    said = ready(*args)
     assert said.code == 2, said
     assert names in said.err
     assert said.out == ""
@@ -90,11 +89,10 @@ FAILED = [
 
 @pytest.mark.parametrize(("args", "names"), FAILED, ids=[" ".join(a) for a, _ in FAILED])
 def test_what_was_asked_for_and_cannot_be_done_ends_with_1_and_says_why_on_stderr(
-    run: Run, args: list[str], names: str
+    ready: Run, args: list[str], names: str
 ) -> None:
     # B082: exit 1, a sentence on stderr, no traceback; nothing on stdout that somebody could take for an answer
-    run("migrate")
-    said = run(*args)
+    said = ready(*args)
     assert (said.code, said.out) == (1, ""), said
     assert names in said.err
     assert "Traceback" not in said.err

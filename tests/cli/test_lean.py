@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from duly import Duly
+from fronts import on_both
 
 #: A handler that enqueues another job and looks around in its process; at its end the process says what it has loaded, its duties included.
 PROGRAM = """
@@ -60,6 +61,7 @@ NEEDLESS = {
 }
 
 
+@on_both("the driver of the other one is not loaded")
 def test_a_worker_loads_what_its_work_needs(app: Duly, db_url: str, folder: Path) -> None:
     program = folder / "lean.py"
     program.write_text(PROGRAM)

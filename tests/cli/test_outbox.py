@@ -18,6 +18,7 @@ from contract.hands import wait_until
 from duly import Duly
 from duly.outbox import Outbox
 from duly.storage import sqlite
+from fronts import on_both
 
 #: An application with an outbox whose transport appends to a file, and refuses what is "bad".
 SHOP = """
@@ -416,6 +417,7 @@ def test_looking_in_a_file_that_is_not_there_makes_none(on: Run, app: Duly, fold
     assert not (folder / "typo.db").exists()
 
 
+@on_both("drivers give bytes in different ways")
 def test_bytes_of_a_query_are_refused_and_never_made_a_text(on: Run, app: Duly) -> None:
     data = "x'616263'" if app.db.is_sqlite else "decode('616263', 'hex')"
     query = f"SELECT 'charge-1' AS key, {data} AS \"order\", 5 AS cents"

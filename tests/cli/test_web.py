@@ -25,6 +25,7 @@ from duly.accounts.door import Accounts
 from duly.kernel.errors import InvalidArgument
 from duly.web import serve
 from duly.web.ending import Ending
+from fronts import on_both
 
 APP = """
 from duly import Duly
@@ -251,6 +252,7 @@ def test_any_other_door_is_refused_without_accounts(run: Run, tmp_path: Path) ->
     assert "duly users create" in said.err
 
 
+@on_both("a door of a server is not open")
 def test_a_door_is_open_on_an_embedded_database_on_loopback_without_accounts_only(db_url: str) -> None:  # issue 8
     app = Duly(db_url)
     try:

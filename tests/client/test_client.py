@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+import fronts
 from duly import Duly
 from duly.accounts.door import Accounts
 from duly.client import ApiError, Client
@@ -21,6 +22,9 @@ from duly.web.app import create
 from served import served
 
 ROOT = Path(__file__).parents[2]
+
+db_url = fronts.db_url
+sites_cost_little = fronts.sites_cost_little
 
 
 @pytest.fixture

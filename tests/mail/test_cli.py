@@ -1,4 +1,4 @@
-"""``duly mail`` on both databases."""
+"""``duly mail``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import update
 
+import fronts
 from cli.hands import Run, Said
 from duly import Duly
 from duly.cli.main import cli
@@ -18,6 +19,8 @@ from duly.jobs.tables import jobs
 from duly.jobs.worker import Worker
 from mail.hands import ON_ONE, files
 from mail.servers import MailServer, mail_server
+
+db_url = fronts.db_url
 
 
 @pytest.fixture

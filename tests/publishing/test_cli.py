@@ -1,4 +1,4 @@
-"""``duly publish`` on both databases, in a folder with a file of channels and no application."""
+"""``duly publish``, in a folder with a file of channels and no application."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
+import fronts
 from cli.hands import Run, Said
 from duly import Duly
 from duly.audit.read import TrailFilter, find
@@ -44,6 +45,8 @@ slots:
     placeholders: {title: Pears, text: These too.}
 """
 TOKEN = "0123456789abcdef-token"
+
+db_url = fronts.db_url
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+import fronts
 from duly import Duly
 from duly.audit.read import TrailFilter, find
 from duly.jobs.prune import prune_expired
@@ -29,6 +30,9 @@ from served import served
 TOKEN = "0123456789abcdef-token"
 JOBS = "/fp-publisher/v1/jobs"
 NOW = datetime(2026, 3, 27, 9, tzinfo=UTC)
+
+db_url = fronts.db_url
+sites_cost_little = fronts.sites_cost_little
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the tests of the web share: an application on both databases, the site over it, and somebody who asks."""
+"""What the tests of the web share: an application on SQLite, the site over it, and somebody who asks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+import fronts
 from duly import Duly
 from duly.accounts.door import Accounts
 from duly.testing import ManualClock
@@ -21,6 +22,10 @@ from duly.web.bulk import BulkActs
 from served import served
 
 NOW = datetime(2026, 3, 27, 9, tzinfo=UTC)
+
+db_url = fronts.db_url
+sites_cost_little = fronts.sites_cost_little
+requests_share_a_loop = fronts.requests_share_a_loop
 
 
 @pytest.fixture

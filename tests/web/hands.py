@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from time import sleep
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
@@ -28,10 +30,22 @@ def begin_now(desks: Sequence[BulkActs]) -> None:
             sleep(0.01)
 
 
-def wander(made: FastAPI, client: TestClient, path_regex: str, count: int, max_examples: int = 6) -> None:
+#: For tests that ``wander``: what nobody thinks of (a NUL, a number of twenty digits) is refused by PostgreSQL where SQLite takes it. So each
+#: run asks there, a little; a soak asks both, much more.
+wandering = pytest.mark.parametrize(
+    "db_url",
+    [
+        pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.hypothesis]),
+        pytest.param("sqlite", marks=pytest.mark.soak),
+    ],
+    indirect=True,
+)
+
+
+def wander(made: FastAPI, client: TestClient, path_regex: str, count: int, max_examples: int = 3) -> None:
     """Ask every operation below a path what schemathesis can think of: no answer is a 5xx, and each is as the description says.
 
-    ``count``: how many operations there are, so that none is left out unseen.
+    ``count``: how many operations there are, so that none is left out unseen. A soak thinks of more (DULY_SEEDS times as much, 20 at most).
     """
     import schemathesis
     from hypothesis import HealthCheck, given, settings
@@ -41,6 +55,7 @@ def wander(made: FastAPI, client: TestClient, path_regex: str, count: int, max_e
     schema = schemathesis.openapi.from_asgi("/openapi.json", made, headers=authorized)
     found: Any = schema.include(path_regex=path_regex).get_all_operations()
     operations = [one.ok() for one in found]
+    max_examples *= min(20, int(os.environ.get("DULY_SEEDS", "1")))
     assert len(operations) == count, [f"{one.method} {one.path}" for one in operations]
     for operation in operations:
 

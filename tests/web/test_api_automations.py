@@ -30,7 +30,7 @@ from duly.web.api import automations as under_test
 from duly.web.api import listening as stream
 from duly.web.api.listening import Glance, Listening, frames
 from duly.web.identity import Standing
-from web.hands import problem, wander
+from web.hands import problem, wander, wandering
 
 PATH = "/api/v1/automations"
 SESSIONS = f"{PATH}/sessions"
@@ -531,13 +531,14 @@ def test_a_stream_ends_after_a_while_so_that_a_revoked_token_is_asked_for(
     assert [name for name, _, _ in events(text)] == ["state"]
 
 
+@wandering
 def test_automations_answer_as_they_are_described(
     site: FastAPI, client: Client, operator: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "LONGEST", 0.0)  # streams of sessions that do not end
     automation(operator)
     run(operator)
-    wander(site, client("admin"), "^/api/v1/automations", 20, 10)
+    wander(site, client("admin"), "^/api/v1/automations", 20)
 
 
 @pytest.mark.parametrize("task", ["ROUNDS_PLAN", "ROUNDS_NOTIFY_EMAIL", "PUBLISH", "ig_first_comment", "AI_SESSION"])

@@ -20,7 +20,8 @@ from duly.jobs.tables import jobs, jobs_done
 from duly.testing import ManualClock, drain
 from duly.web.bulk import EACH, OF_TENANT, TOLD, BulkActs
 from duly.web.gate import COOKIE
-from web.hands import begin_now, problem, wander
+from fronts import on_both
+from web.hands import begin_now, problem, wander, wandering
 
 Caller = Callable[..., TestClient]
 ACTS = "/api/v1/jobs/acts"
@@ -269,6 +270,7 @@ def test_jobs_that_failed_with_an_error_of_a_class_are_acted_on(
     assert states(app, broken["value"] + broken["os"] + broken["theirs"]) == ["queued"] * 3 + ["failed"] * 2
 
 
+@on_both("each has a plan of its own")
 def test_an_error_is_looked_for_in_the_index_of_failures(
     app: Duly, client: Caller, broken: dict[str, list[int]]
 ) -> None:
@@ -312,6 +314,7 @@ def test_an_error_is_looked_for_in_the_index_of_failures(
         assert "ix_jobs_done_failures" in plan, plan
 
 
+@wandering
 def test_nothing_that_can_be_thought_of_breaks_the_routes_about_jobs(site: FastAPI, client: Caller) -> None:
     wander(site, client("admin"), "^/api/v1/jobs", 13)
 

@@ -15,7 +15,7 @@ from duly.audit.read import TrailFilter, find
 from duly.outbox.box import Outbox
 from duly.outbox.message import Message
 from duly.testing import ManualClock
-from web.hands import problem, wander
+from web.hands import problem, wander, wandering
 
 PATH = "/api/v1/outbox"
 MESSAGES = f"{PATH}/messages"
@@ -161,6 +161,7 @@ def test_who_looks_sends_nothing_and_sees_no_payload(client: Client, box: Outbox
     problem(client("operator", scopes=("jobs",)).get(PATH), 403)
 
 
+@wandering
 def test_the_outbox_answers_as_it_is_described(site: FastAPI, client: Client, box: Outbox) -> None:
     publish(box, 1)
     wander(site, client("admin"), "^/api/v1/outbox", 6)

@@ -16,7 +16,7 @@ from duly.jobs.house import Housekeeper
 from duly.kernel.errors import WrongState
 from duly.kernel.recurrence import Cron
 from duly.testing import ManualClock, drain
-from web.hands import problem, wander
+from web.hands import problem, wander, wandering
 
 PATH = "/api/v1/schedules"
 PARIS = {"kind": "daily", "at": "02:30", "tz": "Europe/Paris"}
@@ -248,6 +248,7 @@ def test_who_looks_changes_nothing_and_sees_no_input(client: Client, stranger: T
     problem(stranger.get(PATH), 401)
 
 
+@wandering
 def test_schedules_answer_as_they_are_described(site: FastAPI, client: Client) -> None:
     wander(site, client("admin"), "^/api/v1/schedules", 12)
 

@@ -14,7 +14,7 @@ from duly import Duly
 from duly.audit.read import TrailFilter, find
 from duly.testing import ManualClock, drain
 from duly.workflows import WorkflowContext
-from web.hands import problem, wander
+from web.hands import problem, wander, wandering
 
 RUNS = "/api/v1/workflows/runs"
 Client = Callable[..., TestClient]
@@ -185,5 +185,6 @@ def test_who_looks_acts_on_nothing_and_sees_no_payload(client: Client, operator:
     problem(client("operator", scopes=("jobs",)).get(RUNS), 403)
 
 
+@wandering
 def test_workflows_answer_as_they_are_described(site: FastAPI, client: Client) -> None:
     wander(site, client("admin"), "^/api/v1/workflows", 10)

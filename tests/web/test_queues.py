@@ -16,7 +16,7 @@ from duly import Duly
 from duly.audit.read import TrailFilter, find
 from duly.jobs.survey import altogether, depths, pace
 from duly.testing import ManualClock, drain
-from web.hands import problem, wander
+from web.hands import problem, wander, wandering
 
 Caller = Callable[..., TestClient]
 QUIET = {"tz": "Europe/Rome", "days": ["fri"], "start": "09:00", "end": "18:00", "scope": "queue:mail"}
@@ -371,5 +371,6 @@ def test_the_pace_is_told_by_minute_and_tenant(app: Duly, clock: ManualClock) ->
     assert app.db.read(lambda c: pace(c, clock.now(), timedelta(minutes=1), 3, "acme"))[1].ended == {"succeeded": 2}
 
 
+@wandering
 def test_the_routes_answer_as_they_are_described(site: FastAPI, client: Caller) -> None:
     wander(site, client("admin"), "^/api/v1/(queues|blackouts|gate)", 17)

@@ -12,7 +12,7 @@ from duly import Duly
 from duly.kernel.errors import DatabaseUnavailable
 from duly.testing import ManualClock, drain
 from duly.web.app import create
-from web.hands import problem, wander
+from web.hands import problem, wander, wandering
 
 Caller = Callable[..., TestClient]
 
@@ -226,11 +226,11 @@ def test_the_process_lives_while_its_database_is_away(app: Duly, monkeypatch) ->
         problem(unknown.get("/api/v1/me"), 503)
 
 
+@wandering
 def test_the_routes_answer_as_they_are_described(site: FastAPI, client: Caller) -> None:
     wander(
         site,
         client("admin"),
         "^/(livez|readyz|api/v1/(audit|alerts|workers|health|metrics|overview))",
         11,
-        max_examples=5,
     )

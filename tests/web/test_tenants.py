@@ -28,6 +28,7 @@ from duly.testing import ManualClock, drain
 from duly.web.app import create
 from duly.web.gate import COOKIE, CSRF_FIELD
 from duly.workflows import WorkflowContext
+from fronts import on_both
 from web.walk import SAFE, filled, names, request, routes
 
 Caller = Callable[..., TestClient]
@@ -144,6 +145,7 @@ def things(app: Duly, ours: TestClient, clock: ManualClock) -> dict[str, dict[st
     }  # fmt: skip
 
 
+@on_both("each route reads with statements of its own, and every one is asked here")
 def test_a_foreign_thing_is_not_there_on_any_route(
     app: Duly, site: FastAPI, client: Caller, clock: ManualClock, accounts: Accounts
 ) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
@@ -13,7 +18,7 @@ from duly import Duly
 from duly.accounts.door import Accounts
 from duly.testing import ManualClock
 from duly.web.app import create
-from web.dashboard.scene import SETTINGS, Town, clock, fill
+from web.dashboard.scene import SETTINGS, Town, clock, fill, move_in
 
 PASSWORD = "a sentence that is long enough"
 
@@ -29,15 +34,36 @@ def time() -> ManualClock:
     return clock()
 
 
+@pytest.fixture(scope="session")
+def settled(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Town, datetime]:
+    """The town's database, what is in it, and what the time is: what each test gets a copy of."""
+    file, time = tmp_path_factory.mktemp("settled") / "duly.db", clock()
+    shutil.copyfile(migrated_file, file)
+    app = Duly(f"sqlite:///{file}", clock=time, **SETTINGS)
+    town = fill(app, time, busy=False)
+    app.close()
+    with closing(sqlite3.connect(file)) as connection:  # bring everything home from the write-ahead log
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file, town, time.now()
+
+
 @pytest.fixture
-def app(db_url: str, time: ManualClock) -> Iterator[Duly]:
+def app(request: pytest.FixtureRequest, db_url: str, time: ManualClock) -> Iterator[Duly]:
+    """An application on an empty database; for a test that asks for the town, on one that has the town in it."""
+    if "town" in request.fixturenames and db_url.startswith("sqlite"):
+        file, _, now = request.getfixturevalue("settled")
+        shutil.copyfile(file, db_url.removeprefix("sqlite:///"))
+        time.set(now)
     made = Duly(db_url, clock=time, **SETTINGS)
     yield made
     made.close()
 
 
 @pytest.fixture
-def town(app: Duly, time: ManualClock) -> Town:
+def town(request: pytest.FixtureRequest, app: Duly, time: ManualClock) -> Town:
+    """Three hours of work. On SQLite it was done once, by the first test that asked."""
+    if app.db.is_sqlite:
+        return move_in(app, request.getfixturevalue("settled")[1])
     return fill(app, time, busy=False)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import insert
 
@@ -22,6 +23,7 @@ from duly.idempotency.plan import Admit
 from duly.idempotency.reservation import Ask, Terms
 from duly.idempotency.store import Holding
 from duly.jobs.tables import workers
+from duly.jobs.task import Task
 from duly.kernel.windows import Window
 from duly.outbox import Outbox
 from duly.publishing.door import Publishing
@@ -135,48 +137,9 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
     dice = random.Random(8)
     x = f" {free}" if free else ""
     rounds = _rounds(app, time, free, x)
-    broken = {"reports": False}
-
-    @app.task("newsletter.send", queue="mail")
-    def send(to: str, subject: str = "") -> dict[str, str]:
-        return {"message": f"{to}-{subject}"}
-
-    @app.task("image.resize", queue="media")
-    def resize(path: str, width: int = 800) -> dict[str, int]:
-        return {"bytes": width * 311}
-
-    @app.task("report.build", queue="reports", max_attempts=2)
-    def report(month: str, token: str = "") -> str:
-        if broken["reports"]:
-            raise PermanentError(f"the ledger of {month} is not closed yet{x}")
-        return f"report of {month}"
-
-    @app.task("feed.fetch", queue="default", max_attempts=5)
-    def fetch(url: str) -> str:
-        raise OSError(f"{url} did not answer{x}")
-
-    @app.task("bank.sync", queue="default", max_attempts=1)
-    def sync(account: int) -> None:
-        raise (ConnectionError, TimeoutError, KeyError)[account % 3](f"account {account}{x}")
-
-    @app.workflow("onboarding")
-    async def onboarding(ctx: WorkflowContext, name: str) -> str:
-        await ctx.step("make account", dict, name=name)
-        await ctx.enqueue(send, to=f"{name}@example.org", subject="Come in")
-        await ctx.approve(f"give {name} a key")
-        return "welcome"
-
-    app.schedule("feeds", Every(timedelta(minutes=15)), task=report, input={"month": f"2026-02{x}"})
-    app.schedule("nightly report", Daily("02:30", tz="Europe/Rome"), task=report, input={"month": "2026-03"})
-    app.schedule("newsletter", Cron("0 9 * * mon,thu", tz="America/New_York"), task=send, input={"to": "readers"})
-    app.schedule("tide tables", Cron("0 8,14,20 * * *", tz="Europe/Rome"), task=send, input={"to": "sailors"})
-    app.schedule(
-        "month's end",
-        Cron("0 18 28-31 * *", tz="Europe/Rome"),
-        task=report,
-        input={"month": "2026-03"},
-        blackout="skip",
-    )
+    crafts = _crafts(app, x)
+    send, resize, report, fetch, sync, broken = crafts
+    _timetable(app, crafts, x)
     app.open()
     app.schedules.sync()
     shut, still, opened = (8, 9, 10) if busy else (0, 12, 24)
@@ -241,6 +204,80 @@ def fill(app: Duly, time: ManualClock, free: str = "", busy: bool = True) -> Tow
     _blackouts(app, x)
     _worker(app, "worker-1", ["default", "mail", "media", "reports", "automations"])
     return town
+
+
+class Crafts(NamedTuple):
+    """What the town can do. ``broken``: whether reports fail."""
+
+    send: Task[..., Any]
+    resize: Task[..., Any]
+    report: Task[..., Any]
+    fetch: Task[..., Any]
+    sync: Task[..., Any]
+    broken: dict[str, bool]
+
+
+def move_in(app: Duly, town: Town) -> Town:
+    """The same town, in an application over a copy of its database: one that knows the tasks, the tools and the channels by which it came to be."""
+    Rounds(app, draw=lambda: 0.5)
+    crafts = _crafts(app, "")
+    crafts.broken["reports"] = True
+    _timetable(app, crafts, "")
+    app.open()
+    Outbox(app)
+    Publishing.of(app).channel("board", _putting_up(""))
+    _clerk(app, "")
+    return replace(town, app=app)
+
+
+def _crafts(app: Duly, x: str) -> Crafts:
+    broken = {"reports": False}
+
+    @app.task("newsletter.send", queue="mail")
+    def send(to: str, subject: str = "") -> dict[str, str]:
+        return {"message": f"{to}-{subject}"}
+
+    @app.task("image.resize", queue="media")
+    def resize(path: str, width: int = 800) -> dict[str, int]:
+        return {"bytes": width * 311}
+
+    @app.task("report.build", queue="reports", max_attempts=2)
+    def report(month: str, token: str = "") -> str:
+        if broken["reports"]:
+            raise PermanentError(f"the ledger of {month} is not closed yet{x}")
+        return f"report of {month}"
+
+    @app.task("feed.fetch", queue="default", max_attempts=5)
+    def fetch(url: str) -> str:
+        raise OSError(f"{url} did not answer{x}")
+
+    @app.task("bank.sync", queue="default", max_attempts=1)
+    def sync(account: int) -> None:
+        raise (ConnectionError, TimeoutError, KeyError)[account % 3](f"account {account}{x}")
+
+    @app.workflow("onboarding")
+    async def onboarding(ctx: WorkflowContext, name: str) -> str:
+        await ctx.step("make account", dict, name=name)
+        await ctx.enqueue(send, to=f"{name}@example.org", subject="Come in")
+        await ctx.approve(f"give {name} a key")
+        return "welcome"
+
+    return Crafts(send, resize, report, fetch, sync, broken)
+
+
+def _timetable(app: Duly, crafts: Crafts, x: str) -> None:
+    send, report = crafts.send, crafts.report
+    app.schedule("feeds", Every(timedelta(minutes=15)), task=report, input={"month": f"2026-02{x}"})
+    app.schedule("nightly report", Daily("02:30", tz="Europe/Rome"), task=report, input={"month": "2026-03"})
+    app.schedule("newsletter", Cron("0 9 * * mon,thu", tz="America/New_York"), task=send, input={"to": "readers"})
+    app.schedule("tide tables", Cron("0 8,14,20 * * *", tz="Europe/Rome"), task=send, input={"to": "sailors"})
+    app.schedule(
+        "month's end",
+        Cron("0 18 28-31 * *", tz="Europe/Rome"),
+        task=report,
+        input={"month": "2026-03"},
+        blackout="skip",
+    )
 
 
 def _rounds(app: Duly, time: ManualClock, free: str, x: str) -> tuple[int, int, int]:
@@ -322,14 +359,7 @@ def _outbox(app: Duly, x: str) -> int:
 def _publishing(app: Duly, time: ManualClock, x: str) -> int:
     """A channel on which one post is out, one was refused, and one is planned."""
     room = Publishing.of(app)
-
-    def put(run: Any) -> None:
-        if "storm" in str(run.payload["caption"]):
-            run.mark_failed(f"the picture is too large{x}")
-        else:
-            run.mark_completed(f"board-{run.publication.id}")
-
-    room.channel("board", put)
+    room.channel("board", _putting_up(x))
     for caption in ("Market on Saturday", "A storm is near"):
         room.enqueue("board", {"caption": f"{caption}{x}"}, actor="user:ann")
     drain(app, queues=["board"])
@@ -340,7 +370,17 @@ def _publishing(app: Duly, time: ManualClock, x: str) -> int:
     return next(one.id for one in room.list() if one.status == "failed")
 
 
-def _automations(app: Duly, free: str, x: str) -> tuple[int, int, int]:
+def _putting_up(x: str) -> Callable[[Any], None]:
+    def put(run: Any) -> None:
+        if "storm" in str(run.payload["caption"]):
+            run.mark_failed(f"the picture is too large{x}")
+        else:
+            run.mark_completed(f"board-{run.publication.id}")
+
+    return put
+
+
+def _clerk(app: Duly, x: str) -> tuple[Automations, Clerk]:
     room, clerk = Automations.of(app), Clerk()
     room.use("clerk", clerk)
 
@@ -349,6 +389,11 @@ def _automations(app: Duly, free: str, x: str) -> tuple[int, int, int]:
         """The weather of a town."""
         return {"town": town, "sky": f"clear{x}", "degrees": 14}
 
+    return room, clerk
+
+
+def _automations(app: Duly, free: str, x: str) -> tuple[int, int, int]:
+    room, clerk = _clerk(app, x)
     made = room.create({
         "name": f"{free}morning briefing"[:200], "prompt": f"Write the morning briefing of the town.{x}", "provider": "clerk", "tools": ["weather"],
         "schedule": {"kind": "daily", "at": ["07:00"], "tz": "Europe/Rome"},

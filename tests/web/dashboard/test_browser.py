@@ -33,7 +33,7 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here: apt-get install chromium chromium-driver"),
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1800),  # a browser beside a load is slow, not red
 ]  # fmt: skip
 
 from selenium import webdriver  # noqa: E402

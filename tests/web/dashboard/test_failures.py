@@ -17,6 +17,7 @@ from duly.jobs.filter import JobFilter
 from duly.jobs.tables import NO_CLASS, jobs_done
 from duly.testing import ManualClock, drain
 from duly.web.dashboard.pages.failures import SPANS
+from fronts import on_both
 from web.dashboard.conftest import Person
 from web.dashboard.scene import START
 
@@ -108,6 +109,7 @@ def test_errors_without_a_class_and_with_endless_ones_have_a_cell_too(broken: Du
     assert "0 fit" in local.get("/jobs", params={"status": "succeeded", "error": NO_CLASS}).text
 
 
+@on_both("each reads the class of an error out of JSON in its own way")
 def test_blanks_at_the_edge_of_a_class_are_part_of_it(broken: Duly, local: TestClient) -> None:
     odd = [" Odd ", "Odd\u2028"]
 
@@ -124,8 +126,7 @@ def test_blanks_at_the_edge_of_a_class_are_part_of_it(broken: Duly, local: TestC
 
 
 def test_what_is_no_json_stands_under_no_class(broken: Duly, local: TestClient) -> None:
-    if not broken.db.is_sqlite:
-        pytest.skip("PostgreSQL takes nothing else than JSON")
+    # on SQLite: PostgreSQL takes nothing else than JSON
     broken.db.write(
         lambda c: c.execute(text("UPDATE jobs_done SET error = 'not JSON' WHERE id = (SELECT max(id) FROM jobs_done)"))
     )
@@ -147,6 +148,7 @@ def test_all_that_fit_an_error_can_be_replayed(broken: Duly, local: TestClient) 
     assert broken.jobs.admin.matching(JobFilter(error="ValueError"), "cancel") == []
 
 
+@on_both("each has a plan of its own")
 def test_counting_reads_the_index_and_not_the_jobs(broken: Duly) -> None:
     """However many jobs there are: each class is a stretch of one index, and so are the jobs behind a number."""
     asked: list[tuple[str, object]] = []

@@ -19,7 +19,7 @@ from web.dashboard.test_browser import CHROMIUM, DRIVER, Browser, serve
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here: apt-get install chromium chromium-driver"),
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1800),  # a browser beside a load is slow, not red
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from duly import Duly
 from duly.testing import ManualClock
+from fronts import on_both
 from web.dashboard.conftest import Person
 from web.dashboard.scene import Town, fill
 
@@ -33,6 +34,7 @@ EMPTY = (
 EVIL = "<img src=x onerror=alert(1)></script>\"'><b onload=x>{{7*7}}"
 
 
+@on_both("each page reads with statements of its own")
 def test_every_page_is_there_with_nothing_to_show(local: TestClient) -> None:  # issue 8
     for path in EMPTY:
         answer = local.get(path)
@@ -40,6 +42,7 @@ def test_every_page_is_there_with_nothing_to_show(local: TestClient) -> None:  #
         assert "<h1" in answer.text
 
 
+@on_both("each page reads with statements of its own")
 def test_every_page_is_there_with_data_of_every_kind(local: TestClient, town: Town) -> None:
     for name, path in town.pages().items():
         answer = local.get(path)
