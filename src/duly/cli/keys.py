@@ -185,7 +185,7 @@ def _hint(at: Keys, key: str, tenant: str) -> Iterator[None]:
 def forget(
     key: str, jobs: bool, queue: str | None, reason: str, tenant: str, force: bool, redis: str | None, prefix: str
 ) -> None:
-    """Forget a key: the next call runs the body again, or (--jobs) the next enqueue makes a job.
+    """Forget a key, so that the next call runs the body (--jobs: makes a job).
 
     Its effects are repeated.
     """
