@@ -19,8 +19,10 @@ import gc
 import os
 import secrets
 import shutil
+import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -48,6 +50,9 @@ hypothesis.settings.load_profile("duly")
 def pytest_configure(config: pytest.Config) -> None:
     # A program that a test starts finds compiled what the one before it has compiled, whatever the environment says.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        # Whoever is started in the background of a script ignores Ctrl-C, and so would each program that a test starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Under xdist the controller leads the run and tells its workers where the folder is.
     told = getattr(config, "workerinput", None)
     if told is None and roomy(IN_MEMORY):

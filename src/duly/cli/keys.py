@@ -185,7 +185,7 @@ def _hint(at: Keys, key: str, tenant: str) -> Iterator[None]:
 def forget(
     key: str, jobs: bool, queue: str | None, reason: str, tenant: str, force: bool, redis: str | None, prefix: str
 ) -> None:
-    """Forget a key, so that the next call runs the body (--jobs: makes a job).
+    """Forget a key: what it stands for may be done again.
 
     Its effects are repeated.
     """
